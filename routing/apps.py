@@ -1,0 +1,10 @@
+"""Django's registration of this app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class RoutingConfig(AppConfig):
+    name = "routing"
+    label = "routing"

@@ -1,0 +1,23 @@
+"""The port of an engine adapter: how a namespace reaches an engine family, and what clients may not send to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Facts of one engine family that the request path acts on.
+
+    ``salt_field`` is the body member that carries the salt; None means that the family cannot keep two namespaces apart inside one process, so a
+    replica serves one namespace only. ``stripped`` are top-level members that clients may not set; ``stripped_inside`` maps a top-level member to
+    members inside it. ``forced`` members are written by us whatever the client sent. ``proof`` says how far the adapter was tried.
+    """
+
+    family: str
+    salt_field: str | None
+    stripped: frozenset[str]
+    stripped_inside: dict[str, frozenset[str]]
+    forced: dict[str, str]  # member -> raw JSON
+    proof: Literal["live engine", "from specification and recordings, unproven"]

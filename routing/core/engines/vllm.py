@@ -1,0 +1,15 @@
+"""vLLM: ``cache_salt`` enters the hash of the first block and every later one through its parent. Observed on 0.32.0."""
+
+from __future__ import annotations
+
+from routing.core.engine import Engine
+from routing.core.engines.common import INSIDE, STRIPPED
+
+ENGINE = Engine(
+    family="vllm",
+    salt_field="cache_salt",
+    stripped=STRIPPED,
+    stripped_inside=INSIDE,
+    forced={},
+    proof="live engine",
+)

@@ -1,0 +1,153 @@
+"""Routing and SLO policies: data, checked and compiled by the same code wherever they are stored or run.
+
+A policy document is a JSON object. ``compile_routing`` and ``compile_slo`` turn it into frozen values or refuse it, naming the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "weighted"]
+SCORERS = ("wait", "prefill", "external_price", "pressure", "slo_guard")
+
+
+class PolicyError(ValueError):
+    """A policy document that cannot run. ``field`` is a dotted path inside the document."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingPolicy:
+    """A compiled routing policy. Fields that a policy does not use keep their defaults."""
+
+    policy: PolicyName = "ettft"
+    weights: tuple[tuple[str, float], ...] = tuple((name, 1.0) for name in SCORERS)
+    price_of_recomputation: float = 2.0  # lambda: what a recomputed token costs everybody else
+    pressure: float = 1.0  # mu
+    load_factor: float = 1.25  # bounded_hash: in-flight over the mean before the ring walks on
+    prefix_tokens: int = 1024  # bounded_hash, longest_prefix: how much of the prompt is the key
+    concurrency_threshold: int = 64  # longest_prefix: in-flight requests above which the next best match is taken
+    tie_share: float = 0.02
+    tie_s: float = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class SloPolicy:
+    """A compiled SLO policy. Percentile targets are in milliseconds where named so; None is no target."""
+
+    ttft_p50_ms: int | None = None
+    ttft_p95_ms: int | None = None
+    ttft_p99_ms: int | None = None
+    e2e_p95_ms: int | None = None
+    max_queue_ms: int = 10_000
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The target the scheduler steers by: the tightest percentile that is set, in seconds."""
+        targets = [target for target in (self.ttft_p95_ms, self.ttft_p99_ms, self.ttft_p50_ms) if target is not None]
+        return targets[0] / 1000 if targets else None
+
+
+_NUMBERS: dict[str, tuple[float, float]] = {
+    "price_of_recomputation": (0, 10),
+    "pressure": (0, 10),
+    "load_factor": (1.0, 10),
+    "tie_share": (0, 0.5),
+    "tie_s": (0, 1),
+}
+_INTEGERS: dict[str, tuple[int, int]] = {"prefix_tokens": (16, 65_536), "concurrency_threshold": (1, 1024)}
+_USED: dict[str, frozenset[str]] = {
+    "ettft": frozenset({"price_of_recomputation", "pressure", "tie_share", "tie_s"}),
+    "round_robin": frozenset(),
+    "least_outstanding": frozenset(),
+    "bounded_hash": frozenset({"load_factor", "prefix_tokens"}),
+    "longest_prefix": frozenset({"prefix_tokens", "concurrency_threshold"}),
+    "weighted": frozenset({"weights", "price_of_recomputation", "pressure", "tie_share", "tie_s"}),
+}
+_SLO_FIELDS = {
+    "ttft_p50_ms": (1, 3_600_000),
+    "ttft_p95_ms": (1, 3_600_000),
+    "ttft_p99_ms": (1, 3_600_000),
+    "e2e_p95_ms": (1, 86_400_000),
+    "max_queue_ms": (0, 600_000),
+}
+
+
+def _number(value: object, field: str, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PolicyError(field, "must be a number")
+    if not low <= value <= high:
+        raise PolicyError(field, f"must be between {low} and {high}")
+    return float(value)
+
+
+def _integer(value: object, field: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PolicyError(field, "must be a whole number")
+    if not low <= value <= high:
+        raise PolicyError(field, f"must be between {low} and {high}")
+    return value
+
+
+def _weights(value: object) -> tuple[tuple[str, float], ...]:
+    if not isinstance(value, Mapping) or not value:
+        raise PolicyError("weights", "must name at least one scorer and its weight")
+    for name in value:
+        if name not in SCORERS:
+            raise PolicyError(f"weights.{name}", f"unknown scorer; known: {', '.join(SCORERS)}")
+    weights = tuple((name, _number(value[name], f"weights.{name}", 0, 100)) for name in SCORERS if name in value)
+    if not any(weight > 0 for _, weight in weights):
+        raise PolicyError("weights", "at least one weight must be greater than zero")
+    return weights
+
+
+def compile_routing(spec: object) -> RoutingPolicy:
+    """Check a routing policy document and compile it.
+
+    Raises:
+        PolicyError: not an object, an unknown policy or field, a field this policy does not use, a value out of range.
+    """
+    if not isinstance(spec, Mapping):
+        raise PolicyError("routing_policy", "must be an object such as {policy: ettft}")
+    name = spec.get("policy", "ettft")
+    if name not in get_args(PolicyName):
+        raise PolicyError("policy", f"unknown policy; known: {', '.join(get_args(PolicyName))}")
+    values: dict[str, Any] = {"policy": name}
+    for field in spec:
+        if field == "policy":
+            continue
+        if field not in _USED[name]:
+            known = ", ".join(sorted(_USED[name])) or "none"
+            raise PolicyError(str(field), f"is not a field of {name}; its fields: {known}")
+        if field == "weights":
+            values[field] = _weights(spec[field])
+        elif field in _NUMBERS:
+            values[field] = _number(spec[field], field, *_NUMBERS[field])
+        else:
+            values[field] = _integer(spec[field], field, *_INTEGERS[field])
+    return RoutingPolicy(**values)
+
+
+def compile_slo(spec: object) -> SloPolicy:
+    """Check an SLO policy document and compile it.
+
+    Raises:
+        PolicyError: not an object, an unknown field, a value out of range, or percentiles that contradict each other.
+    """
+    if not isinstance(spec, Mapping):
+        raise PolicyError("slo", "must be an object such as {ttft_p95_ms: 2000}")
+    values: dict[str, int] = {}
+    for field in spec:
+        if field not in _SLO_FIELDS:
+            raise PolicyError(str(field), f"unknown field; known: {', '.join(_SLO_FIELDS)}")
+        values[field] = _integer(spec[field], field, *_SLO_FIELDS[field])
+    ordered = [values[field] for field in ("ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms") if field in values]
+    if ordered != sorted(ordered):
+        raise PolicyError("ttft_p95_ms", "a higher percentile cannot have a tighter target")
+    return SloPolicy(**values)

@@ -1,0 +1,122 @@
+"""The decision record: why one request went where it went, and what came of it. No content, no token ids, no hashes of either.
+
+Routers append it as msgpack to a bounded stream; ingest stores it. Times are seconds unless the name says otherwise; None is "not known".
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+Outcome = Literal["ok", "client_error", "client_cancelled", "upstream_error", "timeout", "refused", "incomplete"]
+
+
+class CandidateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One replica as weighed; see routing.core.types.Candidate."""
+
+    replica_id: str
+    replica_name: str
+    refusal: str | None = None
+    matched_tokens: int = 0
+    expected_cached_tokens: float = 0.0
+    uncached_tokens: float = 0.0
+    expected_ttft_s: float = 0.0
+    score_s: float = 0.0
+    queued_tokens: float = 0.0
+    in_flight: int = 0
+    evidence: str = "none"
+    evidence_age_s: float = 0.0
+    terms: dict[str, float] = {}
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One dispatch to a replica. ``error`` is a code of ours, never an engine's text."""
+
+    replica_id: str
+    status: int | None = None
+    error: str | None = None
+    duration_s: float = 0.0
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request. ``namespace`` is the public id; ``matched_tokens`` and ``expected_cached_tokens`` are of the chosen replica."""
+
+    id: UUID
+    tenant_id: UUID
+    started_at: float  # unix s
+    route: str
+    outcome: Outcome
+    status: int
+    router_id: str
+    config_version: int
+    request_id: str | None = None
+    endpoint_id: UUID | None = None
+    endpoint: str | None = None
+    key_id: UUID | None = None
+    scope_id: UUID | None = None
+    namespace: str | None = None
+    model: str | None = None
+    policy: str | None = None
+    policy_version: int | None = None
+    stream: bool = False
+    error_code: str | None = None
+    replica_id: str | None = None
+    replica_name: str | None = None
+    matched_tokens: int = 0
+    expected_cached_tokens: float = 0.0
+    estimated_prompt_tokens: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    partial_usage: bool = False
+    expected_ttft_s: float | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    decide_s: float | None = None
+    slo_ttft_s: float | None = None
+    slo_attainable: bool = True
+    attempts: tuple[AttemptRecord, ...] = ()
+    candidates: tuple[CandidateRecord, ...] = ()
+
+
+_decoder = msgspec.msgpack.Decoder(DecisionRecord)
+
+
+class RecordError(Exception):
+    """A stream entry is not an authentic record."""
+
+
+def encode(record: DecisionRecord) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode(data: bytes) -> DecisionRecord:
+    """Decode a record.
+
+    Raises:
+        RecordError: malformed.
+    """
+    try:
+        return _decoder.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise RecordError(str(error)) from None
+
+
+def authenticate(records_key: bytes, router_id: str, data: bytes) -> bytes:
+    """The MAC of a stream entry (32 bytes), under a key of this router alone derived from ``records_key``."""
+    router_key = hmac.digest(records_key, b"router\x00" + router_id.encode(), sha256)
+    return hmac.digest(router_key, data, sha256)
+
+
+def verify(records_key: bytes, router_id: str, data: bytes, mac: bytes) -> None:
+    """Check a stream entry's MAC.
+
+    Raises:
+        RecordError: it does not match.
+    """
+    if not hmac.compare_digest(authenticate(records_key, router_id, data), mac):
+        raise RecordError("stream entry is not authentic")

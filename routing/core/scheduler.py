@@ -1,0 +1,116 @@
+"""Choose a replica. Pure: the same ask, replicas and policy always give the same decision, whatever the order of the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from routing.core import ttft
+from routing.core.policy import RoutingPolicy
+from routing.core.scorer import Field
+from routing.core.scorers import REGISTER
+from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica
+
+Rank = tuple[float, ...] | tuple[object, ...]
+
+
+def decide(ask: Ask, replicas: Sequence[Replica], policy: RoutingPolicy) -> Decision | NoReplica:
+    """Pick the eligible replica that ``policy`` likes best, and say what was weighed.
+
+    Every candidate carries its expected time to first token whatever the policy, so policies can be compared on the same record.
+    """
+    ordered = sorted(replicas, key=lambda replica: replica.id)
+    eligible = [replica for replica in ordered if replica.refusal is None]
+    refused = tuple(_candidate(ask, replica, {}) for replica in ordered if replica.refusal is not None)
+    if not eligible:
+        return NoReplica(candidates=refused)
+    best_first = _POLICIES[policy.policy](ask, eligible, policy)
+    chosen = best_first[0]
+    attainable = ask.ttft_slo_s is None or chosen.expected_ttft_s <= ask.ttft_slo_s
+    return Decision(policy=policy.policy, chosen=chosen, candidates=(*best_first, *refused), attainable=attainable)
+
+
+def _candidate(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
+    return Candidate(
+        replica_id=replica.id,
+        replica_name=replica.name,
+        refusal=replica.refusal,
+        matched_tokens=replica.matched_tokens,
+        expected_cached_tokens=ttft.expected_cached_tokens(ask, replica),
+        uncached_tokens=ttft.uncached_tokens(ask, replica),
+        expected_ttft_s=ttft.expected_ttft_s(ask, replica),
+        score_s=sum(terms.values()),
+        queued_tokens=replica.queued_tokens,
+        in_flight=replica.in_flight,
+        evidence=replica.evidence,
+        evidence_age_s=replica.evidence_age_s,
+        terms=terms,
+    )
+
+
+def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
+    """``ettft`` and ``weighted``: least sum of scorer terms.
+
+    Near-ties go to the least uncached work, then the least busy, then the rendezvous rank.
+    """
+    field = Field(policy=policy, mean_prefill_tokens_per_s=sum(replica.prefill_tokens_per_s for replica in eligible) / len(eligible))
+    weights = dict(policy.weights)
+    scored = []
+    for replica in eligible:
+        terms = {scorer.name: weights[scorer.name] * scorer.seconds(ask, replica, field) for scorer in REGISTER if scorer.name in weights}
+        scored.append((_candidate(ask, replica, terms), replica))
+    best_s = min(candidate.score_s for candidate, _ in scored)
+    within_s = max(policy.tie_share * best_s, policy.tie_s)
+
+    def rank(pair: tuple[Candidate, Replica]) -> Rank:
+        candidate, replica = pair
+        if candidate.score_s <= best_s + within_s:
+            return (0, candidate.uncached_tokens, replica.in_flight, replica.rank, replica.id)
+        return (1, candidate.score_s, replica.in_flight, replica.rank, replica.id)
+
+    return tuple(candidate for candidate, _ in sorted(scored, key=rank))
+
+
+def _ranked(key: Callable[[Ask, Replica, RoutingPolicy, Sequence[Replica]], Rank]) -> Callable[..., tuple[Candidate, ...]]:
+    """A policy that orders the eligible replicas by a key and scores no seconds."""
+
+    def order(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
+        best_first = sorted(eligible, key=lambda replica: key(ask, replica, policy, eligible))
+        return tuple(_candidate(ask, replica, {}) for replica in best_first)
+
+    return order
+
+
+def _round_robin(ask: Ask, replica: Replica, _policy: RoutingPolicy, eligible: Sequence[Replica]) -> Rank:
+    """Turn through the eligible replicas by the endpoint's request count."""
+    position = [one.id for one in eligible].index(replica.id)
+    return ((position - ask.sequence) % len(eligible),)
+
+
+def _least_outstanding(_ask: Ask, replica: Replica, _policy: RoutingPolicy, _eligible: Sequence[Replica]) -> Rank:
+    """Fewest requests in flight, then the least recently chosen."""
+    return (replica.in_flight, replica.last_chosen, replica.id)
+
+
+def _bounded_hash(_ask: Ask, replica: Replica, policy: RoutingPolicy, eligible: Sequence[Replica]) -> Rank:
+    """Rendezvous hashing with bounded load: the prefix's own order of replicas, skipping those over ``load_factor`` times the mean.
+
+    Source: consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016), over a rendezvous order in place of a ring.
+    """
+    bound = policy.load_factor * (sum(one.in_flight for one in eligible) + 1) / len(eligible)
+    return (replica.in_flight + 1 > bound, replica.rank, replica.id)
+
+
+def _longest_prefix(_ask: Ask, replica: Replica, policy: RoutingPolicy, _eligible: Sequence[Replica]) -> Rank:
+    """Longest match, counted up to ``prefix_tokens``, among replicas below the concurrency threshold; then the least busy."""
+    matched = min(replica.matched_tokens, policy.prefix_tokens)
+    return (replica.in_flight >= policy.concurrency_threshold, -matched, replica.in_flight, replica.last_chosen, replica.id)
+
+
+_POLICIES: dict[str, Callable[..., tuple[Candidate, ...]]] = {
+    "ettft": _by_seconds,
+    "weighted": _by_seconds,
+    "round_robin": _ranked(_round_robin),
+    "least_outstanding": _ranked(_least_outstanding),
+    "bounded_hash": _ranked(_bounded_hash),
+    "longest_prefix": _ranked(_longest_prefix),
+}

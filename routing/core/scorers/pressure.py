@@ -1,0 +1,21 @@
+"""Cache pressure: mu * press * uncached / mean v, with press = min(3, max(0, (working set + new blocks) / capacity - 0.7) / 0.3).
+
+When the working set outgrows a replica, each miss evicts something live; this term stops the thrash that follows. Unknown capacity is no pressure.
+"""
+
+from __future__ import annotations
+
+from routing.core.scorer import Field, Scorer
+from routing.core.ttft import uncached_tokens
+from routing.core.types import Ask, Replica
+
+
+def seconds(ask: Ask, replica: Replica, field: Field) -> float:
+    if replica.capacity_blocks <= 0:
+        return 0.0
+    fill = (replica.working_set_blocks + replica.new_blocks) / replica.capacity_blocks
+    press = min(3.0, max(0.0, fill - 0.7) / 0.3)
+    return field.policy.pressure * press * uncached_tokens(ask, replica) / field.mean_prefill_tokens_per_s
+
+
+SCORER = Scorer(name="pressure", seconds=seconds)

@@ -1,0 +1,19 @@
+"""The guard of the latency objective: max(0, T - 0.8 * SLO), seconds; nothing without an objective.
+
+Past 80 % of the target a holder's score rises twice as fast, so overflow goes to a second replica, which becomes a holder: hot prefixes spread.
+"""
+
+from __future__ import annotations
+
+from routing.core.scorer import Field, Scorer
+from routing.core.ttft import expected_ttft_s
+from routing.core.types import Ask, Replica
+
+
+def seconds(ask: Ask, replica: Replica, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
+    if ask.ttft_slo_s is None:
+        return 0.0
+    return max(0.0, expected_ttft_s(ask, replica) - 0.8 * ask.ttft_slo_s)
+
+
+SCORER = Scorer(name="slo_guard", seconds=seconds)

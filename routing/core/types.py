@@ -1,0 +1,82 @@
+"""What the scheduler reads and what it returns. Frozen values: a decision can be replayed from them alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request as the scheduler sees it. Token counts are estimates until the engine has answered."""
+
+    prompt_tokens: int  # >= 1
+    prefix_key: bytes  # first blocks of the prompt under the namespace: equal prefixes, equal keys
+    ttft_slo_s: float | None = None
+    session_key: bytes | None = None
+    sequence: int = 0  # counts the endpoint's requests: round robin turns by it
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One candidate, as known at this instant.
+
+    Speeds: ``prefill_tokens_per_s`` > 0. Times in seconds. ``queued_tokens`` is uncached prompt tokens that this router sent and that have no
+    first byte yet; ``foreign_tokens`` is waiting work of others beyond that, as scraped, faded by age.
+    """
+
+    id: str
+    name: str
+    refusal: str | None = None  # why it may not be chosen, or None
+    queued_tokens: float = 0.0
+    foreign_tokens: float = 0.0
+    active_decodes: float = 0.0
+    in_flight: int = 0
+    last_chosen: int = 0
+    matched_tokens: int = 0  # prefix the replica probably holds
+    confidence: float = 0.0  # [0, 0.97], of that belief
+    evidence: str = "none"  # event, inferred, pending, none
+    evidence_age_s: float = 0.0
+    prefill_tokens_per_s: float = 8000.0
+    fixed_s: float = 0.03
+    network_s: float = 0.0
+    decode_interference: float = 0.004
+    working_set_blocks: int = 0
+    capacity_blocks: int = 0  # 0 = unknown
+    new_blocks: int = 0
+    rank: bytes = b""  # rendezvous rank of (namespace, prefix, replica)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One replica as weighed. ``terms`` are seconds and add up to ``score_s``; both are empty for a refused replica."""
+
+    replica_id: str
+    replica_name: str
+    refusal: str | None
+    matched_tokens: int
+    expected_cached_tokens: float
+    uncached_tokens: float
+    expected_ttft_s: float
+    score_s: float
+    queued_tokens: float
+    in_flight: int
+    evidence: str
+    evidence_age_s: float
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The choice and all that was weighed, best first, refused ones last."""
+
+    policy: str
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
+    attainable: bool  # whether the chosen replica is expected to meet the TTFT target
+
+
+@dataclass(frozen=True, slots=True)
+class NoReplica:
+    """Nobody may serve the request; each candidate says why."""
+
+    candidates: tuple[Candidate, ...]

@@ -1,0 +1,196 @@
+"""Django settings of the control plane, its Celery workers and its commands.
+
+One file for every environment: what differs is read from the environment through :mod:`settings.env`, so nothing exists only in production.
+The data plane never imports this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from settings import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+_secret = env.optional_secret_file("SALTROUTE_SECRET_KEY_FILE")
+# Commands such as makemigrations and `namespace explain` work without any secret; a server refuses to start without one (settings.wsgi).
+SECRET_KEY = hashlib.sha256(_secret).hexdigest() if _secret else "unset: commands only"
+SECRET_KEY_IS_SET = _secret is not None
+
+DEBUG = env.flag("SALTROUTE_DEBUG", False)
+ALLOWED_HOSTS = list(env.words("SALTROUTE_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]")))
+CSRF_TRUSTED_ORIGINS = list(env.words("SALTROUTE_TRUSTED_ORIGINS"))
+
+INSTALLED_APPS = [
+    # django.contrib.admin is absent on purpose: it would walk round the services and their audit log.
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "tenants.apps.TenantsConfig",
+    "namespaces.apps.NamespacesConfig",
+    "routing.apps.RoutingConfig",
+    "console.apps.ConsoleConfig",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "console.middleware.ContentSecurityPolicy",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "settings.urls"
+WSGI_APPLICATION = "settings.wsgi.application"
+APPEND_SLASH = False  # a redirect would turn a POST into a GET; both spellings are routed instead
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+
+def _database(url: str) -> dict[str, object]:
+    """Turn a ``postgresql://`` URL into Django's dictionary. A unix socket is given as ``?host=/directory``.
+
+    Source: libpq connection URIs; psycopg parses them, so our own code splits no URL.
+    """
+    from psycopg.conninfo import conninfo_to_dict
+
+    parts = conninfo_to_dict(env.password_in(url, "DATABASE_PASSWORD_FILE"))
+    known = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    options = {key: value for key, value in parts.items() if key not in known}
+    database: dict[str, object] = {name: str(parts.get(key) or "") for key, name in known.items()}
+    return {
+        **database,
+        "ENGINE": "django.db.backends.postgresql",
+        "OPTIONS": {**options, "connect_timeout": 5},
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+        "ATOMIC_REQUESTS": False,  # the tenant scope opens the transaction; see tenants.scoping
+        "DISABLE_SERVER_SIDE_CURSORS": True,  # works behind a pooler in transaction mode
+    }
+
+
+DATABASE_URL = env.text("DATABASE_URL", "postgresql://saltroute_app@localhost/saltroute")
+DATABASES = {"default": _database(DATABASE_URL)}
+
+VALKEY_URL = env.password_in(env.text("VALKEY_URL", "redis://localhost:6379/0"), "VALKEY_PASSWORD_FILE")
+
+AUTH_USER_MODEL = "tenants.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "/login"
+LOGIN_REDIRECT_URL = "/"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = env.flag("SALTROUTE_HTTPS", False)
+CSRF_COOKIE_SECURE = SESSION_COOKIE_SECURE
+SESSION_COOKIE_AGE = 12 * 3600  # s
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 32 * 1024 * 1024  # bytes; a tokenizer.json can be 17 MB
+
+STATIC_URL = "/static/"
+STATIC_ROOT = env.text("SALTROUTE_STATIC_ROOT", str(BASE_DIR / "build" / "static"))
+WHITENOISE_USE_FINDERS = True  # static files are few and come from packages, so no collect step is needed
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.authentication.ControlTokenAuthentication", "tenants.api.authentication.ConsoleSession"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "tenants.api.errors.handle",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Saltroute control API",
+    "DESCRIPTION": "Tenants, keys, scopes, models, pools, endpoints, policies, decisions.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "SCHEMA_PATH_PREFIX": "/api/v1/",
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+}
+
+# Celery: JSON only; redelivery after a lost worker within seconds, not the library's default of about 100 s.
+CELERY_BROKER_URL = env.password_in(env.text("CELERY_BROKER_URL", VALKEY_URL), "VALKEY_PASSWORD_FILE")
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": env.integer("CELERY_VISIBILITY_TIMEOUT_S", 120, low=1),
+    "unacked_restore_interval": 2,
+    "unacked_restore_throttle": 1,
+    "global_keyprefix": "celery:",
+    "socket_connect_timeout": 0.2,
+    "retry_on_timeout": False,
+    "max_retries": 0,
+}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_RESULT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_DEFAULT_QUEUE = "bulk"
+CELERY_TASK_ROUTES = {
+    "routing.publish*": {"queue": "publish"},
+    "routing.sweep*": {"queue": "publish"},
+    "namespaces.keys*": {"queue": "keys"},
+    "routing.audit*": {"queue": "audit"},
+}
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BEAT_SCHEDULE = {
+    "publish-sweep": {"task": "routing.sweep_publications", "schedule": 5.0},
+    "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
+}
+CELERY_BEAT_SCHEDULE_FILENAME = env.text("CELERY_BEAT_SCHEDULE_FILE", "/tmp/saltroute-beat")  # noqa: S108 - a schedule, no secret; the launcher sets its own path
+
+# Ranges on which replicas may live although they are loopback or private; empty in production, the demo names 127.0.0.0/8.
+ALLOWED_RANGES = env.words("SALTROUTE_ALLOWED_RANGES")
+SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
+PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")
+ROOT_KEY = env.optional_secret_file("SALTROUTE_ROOT_KEY_FILE")  # set for the `keys` worker alone
+RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for ingest alone
+PUBLISH_TIMEOUT_S = env.seconds("SALTROUTE_PUBLISH_TIMEOUT_S", 0.2)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+}

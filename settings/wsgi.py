@@ -1,0 +1,17 @@
+"""The control plane as a WSGI application (console and API)."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings.django")
+
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+
+from settings.env import EnvError
+
+if not settings.SECRET_KEY_IS_SET:
+    raise EnvError("SALTROUTE_SECRET_KEY_FILE is not set: sessions could be forged")
+
+application = get_wsgi_application()
