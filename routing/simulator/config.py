@@ -1,0 +1,117 @@
+"""What a simulated replica is made of: its core, its time model, its misbehaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+SaltMode = Literal["honour", "ignore_salt", "truncate_salt", "concat_salt_with_adapter"]
+HashAlgorithm = Literal["sha256", "sha256_cbor"]
+
+TRUNCATED_SALT_CHARACTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TimeModel:
+    """What one engine step costs.
+
+    A step reads all weights once (``step_s``), computes the scheduled prompt tokens, and pays for attention:
+    quadratic over a prompt, linear in the context of every sequence that decodes.
+
+    The defaults resemble an 8B dense model in bfloat16 on one data-centre GPU, from arithmetic and not from a
+    measurement: 16 GB of weights at 2 TB/s; 16 GFLOP per token at about 130 TFLOP/s; 0.5 MFLOP per query-key pair
+    over 32 layers; 128 KiB of KV per context token at 2 TB/s. Kernel launch, tensor parallelism, CUDA graph sizes
+    and the host's own overhead are left out.
+    """
+
+    step_s: float = 0.008
+    prefill_tokens_per_s: float = 8_000.0
+    attention_s_per_token_pair: float = 4e-9
+    decode_s_per_sequence: float = 0.000_15
+    decode_s_per_context_token: float = 6.5e-8
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.speed <= 0 or self.prefill_tokens_per_s <= 0:
+            raise ValueError("speed and prefill_tokens_per_s must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: its name is the model name clients send; name and path enter every block's hash."""
+
+    name: str
+    path: str
+    adapter_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The core's fixed dimensions. ``blocks`` counts the null block too, as vLLM's ``num_gpu_blocks`` does."""
+
+    blocks: int = 600
+    block_size_tokens: int = 16
+    max_model_len_tokens: int = 8192
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    hash_algorithm: HashAlgorithm = "sha256"
+    salt_mode: SaltMode = "honour"
+    event_int_hashes: bool = True  # False: 32-byte digests, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
+    time: TimeModel = field(default_factory=TimeModel)
+
+    def __post_init__(self) -> None:
+        if self.block_size_tokens < 1 or self.max_num_seqs < 1 or self.max_num_batched_tokens < 1:
+            raise ValueError("block size, sequences and token budget must be at least 1")
+        if self.max_model_len_tokens > self.usable_blocks * self.block_size_tokens:
+            # One request alone must always fit, or the scheduler could not make progress.
+            raise ValueError(
+                f"max_model_len_tokens {self.max_model_len_tokens} exceeds the cache: "
+                f"{self.usable_blocks} usable blocks of {self.block_size_tokens} tokens"
+            )
+
+    @property
+    def usable_blocks(self) -> int:
+        return self.blocks - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Misbehaviour of the HTTP side, switchable while the replica runs. Everything off by default."""
+
+    status: int | None = None  # refuse every inference request with this status
+    first_byte_delay_s: float = 0.0  # headers leave at once, the first body byte this much later
+    die_after_chunks: int | None = None  # cut the connection after so many SSE events; without a stream, before the answer
+    error_after_chunks: int | None = None  # end a stream as vLLM does when its core dies: error event, [DONE], clean end
+    reject_in_stream: bool = False  # vLLM's lost admission race: 200, then the 503 inside the stream
+    finish_with_abort: bool = False  # vLLM while draining: 200, empty text, finish_reason "abort"
+    hide_cached_tokens: bool = False  # as without --enable-prompt-tokens-details
+    forge_cached_tokens: int | None = None  # report this many cached tokens, whatever was true
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """One simulated replica: engine, names, addresses. Port 0 takes a free port; ``None`` switches KV events off."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    model: str = "sim-8b"
+    adapters: tuple[Adapter, ...] = ()
+    host: str = "127.0.0.1"
+    http_port: int = 0
+    kv_port: int | None = 0
+    replay_port: int | None = 0
+    kv_topic: str | None = None  # None: "kv@" + model, as the recorded engine was configured
+    kv_hwm_messages: int = 100_000
+    kv_buffer_steps: int = 10_000
+    api_key: str | None = None
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    echo_request_id: bool = False
+    recorded_requests: int = 512
+    recorded_body_bytes: int = 65_536
+    tokenizer_path: str | None = None
+    chat_template_path: str | None = None
+    faults: Faults = field(default_factory=Faults)
+
+    @property
+    def topic(self) -> str:
+        return self.kv_topic if self.kv_topic is not None else f"kv@{self.model}"
