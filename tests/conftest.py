@@ -1,0 +1,125 @@
+"""Fixtures for every test: a real PostgreSQL and Valkey, and the database role that the product itself has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import redis
+
+from tests.services import Services, prepare
+
+APP_ROLE = "saltroute_app"
+_DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback", "live_server", "admin_user"}
+_SERVICES = pytest.StashKey[Services]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the environment in place before pytest-django loads the settings (it does so in a later ``pytest_configure``)."""
+    config.stash[_SERVICES] = prepare()
+    import importlib.util
+
+    if importlib.util.find_spec("tenants.models") is None:
+        return
+    from django.conf import settings
+
+    assert settings.DATABASES  # loads the settings: pytest-django sets Django up only when they are
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what was started, also after an interrupted run."""
+    if _SERVICES in config.stash:
+        config.stash[_SERVICES].stop()
+
+
+@pytest.fixture(scope="session")
+def services(pytestconfig: pytest.Config) -> Services:
+    """The servers of this test process, not started yet; secrets lie in its ``held``."""
+    return pytestconfig.stash[_SERVICES]
+
+
+@pytest.fixture(scope="session")
+def postgres_server(services: Services) -> Services:
+    """A running PostgreSQL with the product's roles."""
+    services.start_postgres()
+    return services
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None, postgres_server: Services) -> None:
+    """Start PostgreSQL just before pytest-django creates its test database (as the owner role)."""
+
+
+@pytest.fixture(autouse=True)
+def as_app(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a database test every connection of this process acts as the app role, as the product does.
+
+    The owner role made the schema; a superuser, or a role that bypasses row-level security, would make every isolation test
+    pass for nothing, so this asserts that we are neither.
+    """
+    if request.node.get_closest_marker("django_db") is None and not _DATABASE_FIXTURES & set(request.fixturenames):
+        yield
+        return
+    request.getfixturevalue("db")
+    from django.db import DatabaseError, connection
+    from django.db.backends.signals import connection_created
+
+    def become_app(**kwargs: object) -> None:
+        _set_role(APP_ROLE)
+
+    connection_created.connect(become_app)
+    try:
+        _set_role(APP_ROLE)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_user, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
+            assert cursor.fetchone() == (APP_ROLE, False, False)
+        yield
+    finally:
+        connection_created.disconnect(become_app)
+        try:
+            _set_role(None)
+        except DatabaseError:
+            # the test broke its transaction; the rollback that follows takes SET ROLE back with it
+            assert connection.in_atomic_block
+
+
+@pytest.fixture
+def as_owner() -> Callable[[], AbstractContextManager[None]]:
+    """``with as_owner(): ...`` acts as the role that owns the schema, for what only migrations may do."""
+
+    @contextmanager
+    def owner() -> Iterator[None]:
+        _set_role(None)
+        try:
+            yield
+        finally:
+            _set_role(APP_ROLE)
+
+    return owner
+
+
+def _set_role(role: str | None) -> None:
+    from django.db import connection
+
+    if role is None and connection.connection is None:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("RESET ROLE" if role is None else f"SET ROLE {role}")
+
+
+@pytest.fixture(scope="session")
+def valkey_server(services: Services) -> Services:
+    """A running Valkey."""
+    services.start_valkey()
+    return services
+
+
+@pytest.fixture
+def valkey_url(valkey_server: Services) -> str:
+    """URL (all rights) of an empty Valkey database. Other users: ``services.valkey_url("router")``."""
+    url = valkey_server.valkey_url()
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
