@@ -1,0 +1,209 @@
+"""WHERE: models, artifacts, pools, replicas, endpoints, policies, and the decisions that routers took."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from django.db import models
+
+from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaState, SharingLevel
+from tenants.models import TenantRow
+
+
+def _choices(literal: object) -> list[tuple[str, str]]:
+    return [(value, value) for value in get_args(literal)]
+
+
+def _reference(to: str, **options: object) -> models.ForeignKey:  # type: ignore[type-arg]  # the target is named by string
+    """A reference between tenant rows: the constraint is a composite foreign key in the migration, never Django's own."""
+    return models.ForeignKey(to, on_delete=models.PROTECT, related_name="+", db_constraint=False, **options)  # type: ignore[arg-type]  # options pass through
+
+
+class Artifact(TenantRow):
+    """A tokenizer, chat template or other file that decides tokens, held by SHA-256. Up to 64 MiB."""
+
+    kind = models.CharField(max_length=16, choices=[("tokenizer", "tokenizer"), ("chat_template", "chat_template")])
+    name = models.CharField(max_length=200)
+    digest = models.BinaryField(max_length=32)
+    size_bytes = models.IntegerField()
+    content = models.BinaryField()
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "kind", "digest"], name="artifact_digest_per_tenant"),
+        ]
+
+
+class ModelSpec(TenantRow):
+    """A model as declared: weights revision and everything beside the weights that decides what a cached block means."""
+
+    name = models.CharField(max_length=200)
+    revision = models.CharField(max_length=200)
+    quantisation = models.CharField(max_length=64, null=True, blank=True)
+    kv_dtype = models.CharField(max_length=64, null=True, blank=True)
+    tokenizer_digest = models.BinaryField(max_length=32, null=True, blank=True)
+    tokenizer_revision = models.CharField(max_length=200, null=True, blank=True)
+    chat_template_digest = models.BinaryField(max_length=32, null=True, blank=True)
+    chat_template_revision = models.CharField(max_length=200, null=True, blank=True)
+    multimodal_processor = models.CharField(max_length=200, null=True, blank=True)
+    context_window_tokens = models.IntegerField(null=True, blank=True)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "name"], name="model_name_per_tenant"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision}"
+
+
+class Adapter(TenantRow):
+    """A LoRA adapter of a model. ``generation`` rises when it is reloaded under the same name."""
+
+    model = _reference("routing.ModelSpec")
+    name = models.CharField(max_length=200)
+    revision = models.CharField(max_length=200)
+    generation = models.IntegerField(default=1)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "model", "name"], name="adapter_name_per_model"),
+        ]
+
+
+class Pool(TenantRow):
+    """A set of replicas, owned by the row's tenant; the platform's tenant owns platform pools."""
+
+    name = models.CharField(max_length=100)
+    isolation = models.CharField(max_length=16, choices=_choices(IsolationMode), default="audited")
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "name"], name="pool_name_per_tenant"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PoolGrant(TenantRow):
+    """A tenant's right to use a pool. Every pool has one for its owner; the platform grants its pools to named tenants. Endpoints sit on grants."""
+
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="+")  # plain on purpose: a grant is what crosses tenants
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "pool"], name="pool_grant_once"),
+        ]
+
+
+class Replica(TenantRow):
+    """One engine of a pool. Its address is checked here at registration and again by the router at every connect."""
+
+    pool = _reference("routing.Pool")
+    name = models.CharField(max_length=100)
+    url = models.CharField(max_length=500)  # normalised
+    engine = models.CharField(max_length=16, choices=_choices(EngineFamily), default="vllm")
+    state = models.CharField(max_length=16, choices=_choices(ReplicaState), default="active")
+    credential = models.BinaryField(null=True, blank=True)  # sealed to the routers; nobody here can open it
+    kv_events = models.JSONField(null=True, blank=True)  # {endpoint, replay, topic}
+    dedicated_namespace = models.CharField(max_length=64, null=True, blank=True)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "pool", "name"], name="replica_name_per_pool"),
+        ]
+        indexes = [models.Index(fields=["url"], name="replica_by_url")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Policy(TenantRow):
+    """A named routing or SLO policy; its documents are the versions."""
+
+    kind = models.CharField(max_length=16, choices=[("routing", "routing"), ("slo", "slo")])
+    name = models.CharField(max_length=100)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "kind", "name"], name="policy_name_per_kind"),
+        ]
+
+
+class PolicyVersion(TenantRow):
+    """One document of a policy. Append-only; it was compiled with the router's own code before it was stored."""
+
+    policy = _reference("routing.Policy")
+    version = models.IntegerField()
+    spec = models.JSONField()
+    created_by = models.CharField(max_length=254, blank=True, default="")
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "policy", "version"], name="policy_version_unique"),
+        ]
+
+
+class Endpoint(TenantRow):
+    """A model name that a tenant's applications send, where it is served and under which identity."""
+
+    name = models.CharField(max_length=200)
+    grant = _reference("routing.PoolGrant")
+    model = _reference("routing.ModelSpec")
+    adapter = _reference("routing.Adapter", null=True, blank=True)
+    engine = models.CharField(max_length=16, choices=_choices(EngineFamily), default="vllm")
+    served_model = models.CharField(max_length=200)
+    context = models.JSONField(default=dict, blank=True)  # name -> version
+    request_context = models.JSONField(default=list, blank=True)  # names a request may version
+    sharing = models.CharField(max_length=16, choices=_choices(SharingLevel), default="scope")
+    routing_policy = _reference("routing.PolicyVersion")
+    slo_policy = _reference("routing.PolicyVersion", null=True, blank=True)
+    epoch = models.IntegerField(default=1)
+    data_class = models.CharField(max_length=64, null=True, blank=True)
+    own_cache = models.BooleanField(default=False)
+    client_subdivision = models.BooleanField(default=False)
+    enabled = models.BooleanField(default=True)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "name"], name="endpoint_name_per_tenant"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DecisionRow(TenantRow):
+    """A stored decision record; written by ingest alone. ``record`` is routing.core.record.DecisionRecord as JSON, columns are what lists filter by."""
+
+    started_at = models.DateTimeField()
+    endpoint_id = models.UUIDField(null=True, blank=True)
+    key_id = models.UUIDField(null=True, blank=True)
+    scope_id = models.UUIDField(null=True, blank=True)
+    replica_id = models.CharField(max_length=64, blank=True, default="")
+    outcome = models.CharField(max_length=20)
+    status = models.IntegerField()
+    prompt_tokens = models.IntegerField(null=True, blank=True)
+    cached_tokens = models.IntegerField(null=True, blank=True)
+    completion_tokens = models.IntegerField(null=True, blank=True)
+    matched_tokens = models.IntegerField(default=0)
+    expected_ttft_s = models.FloatField(null=True, blank=True)
+    ttft_s = models.FloatField(null=True, blank=True)
+    e2e_s = models.FloatField(null=True, blank=True)
+    record = models.JSONField()
+
+    class Meta(TenantRow.Meta):
+        indexes = [
+            models.Index(fields=["tenant", "-started_at"], name="decision_by_time"),
+            models.Index(fields=["tenant", "endpoint_id", "-started_at"], name="decision_by_endpoint"),
+        ]

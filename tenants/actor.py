@@ -1,0 +1,22 @@
+"""Who is doing something: passed to every service by hand, written to the audit log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A person, a control token, or the system itself (a command or a task)."""
+
+    kind: Literal["user", "token", "system"]
+    label: str
+    id: UUID | None = None
+    peer_address: str = ""
+
+
+def system(label: str) -> Actor:
+    """An actor for commands and tasks, such as ``apply``."""
+    return Actor(kind="system", label=label)

@@ -1,0 +1,1 @@
+"""Authentication of the control API."""

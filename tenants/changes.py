@@ -1,0 +1,64 @@
+"""The one door for changes that routers must learn of: raises the tenant's version, writes the audit log, wakes the publisher on commit.
+
+Publishing lives in an app above this one, so it registers itself here (``subscribe``) when Django starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from tenants.actor import Actor
+from tenants.models import AuditEntry, Tenant
+
+_listeners: list[Callable[[UUID], None]] = []
+
+
+def subscribe(listener: Callable[[UUID], None]) -> None:
+    """Call ``listener(tenant_id)`` after each transaction that recorded a change. It must be quick, bounded and never raise."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def record(
+    *,
+    tenant_id: UUID,
+    actor: Actor,
+    action: str,
+    object_id: UUID | None = None,
+    object_label: str = "",
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    reason: str = "",
+    publishes: bool = True,
+) -> None:
+    """Record one change, inside its transaction and tenant scope. ``before`` and ``after`` never hold secrets.
+
+    ``publishes`` False is for changes that no router acts on (a member, a control token).
+    """
+    version: int | None = None
+    if publishes:
+        # The row lock of this UPDATE orders versions by commit; a sequence would not.
+        Tenant.objects.filter(id=tenant_id).update(config_version=F("config_version") + 1)
+        version = Tenant.objects.values_list("config_version", flat=True).get(id=tenant_id)
+    AuditEntry.objects.create(
+        tenant_id=tenant_id,
+        actor_kind=actor.kind,
+        actor_id=actor.id,
+        actor_label=actor.label,
+        peer_address=actor.peer_address,
+        action=action,
+        object_id=object_id,
+        object_label=object_label[:300],
+        before=before,
+        after=after,
+        reason=reason[:500],
+        config_version=version,
+    )
+    if publishes:
+        for listener in _listeners:
+            transaction.on_commit(lambda listener=listener: listener(tenant_id))  # type: ignore[misc]  # mypy cannot type a lambda's default

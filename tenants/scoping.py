@@ -1,0 +1,56 @@
+"""The tenant scope of a database session: the one door through which code reaches tenant rows.
+
+Policies compare each row's tenant with the transaction-local setting ``saltroute.tenant``. Without a scope every tenant table is empty and
+refuses writes. The scope always lives in a transaction and never outlives it, so a pooled connection carries nothing to its next user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from django.db import connection, transaction
+
+from tenants.rls import SETTING
+
+
+class ScopeError(Exception):
+    """A programmer's mistake: tenant rows were asked for outside a scope. Never shown to a caller as a refusal."""
+
+
+def current() -> UUID | None:
+    """The tenant this transaction is scoped to, or None."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nullif(current_setting(%s, true), '')", [SETTING])
+        value = cursor.fetchone()[0]
+    return UUID(value) if value else None
+
+
+def _set(value: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config(%s, %s, true)", [SETTING, value])
+
+
+@contextmanager
+def tenant_scope(tenant_id: UUID) -> Iterator[None]:
+    """Scope everything inside to ``tenant_id``, in one transaction (a savepoint when nested).
+
+    The value before is restored at the end: PostgreSQL keeps a transaction-local setting beyond a released savepoint, so an inner scope would
+    otherwise leak into the rest of the outer one. After an error the rollback restores it.
+    """
+    with transaction.atomic():
+        before = current()
+        _set(str(tenant_id))
+        yield
+        _set("" if before is None else str(before))
+
+
+def require_scope(tenant_id: UUID) -> None:
+    """Assert that the session is scoped to ``tenant_id``.
+
+    Raises:
+        ScopeError: it is not; the caller forgot to open the scope.
+    """
+    if current() != tenant_id:
+        raise ScopeError("this must run inside tenant_scope of its tenant")
