@@ -19,10 +19,6 @@ _SERVICES = pytest.StashKey[Services]()
 def pytest_configure(config: pytest.Config) -> None:
     """Put the environment in place before pytest-django loads the settings (it does so in a later ``pytest_configure``)."""
     config.stash[_SERVICES] = prepare()
-    import importlib.util
-
-    if importlib.util.find_spec("tenants.models") is None:
-        return
     from django.conf import settings
 
     assert settings.DATABASES  # loads the settings: pytest-django sets Django up only when they are
