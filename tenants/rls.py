@@ -8,6 +8,8 @@ policy is FORCED, so the owner obeys it too.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.migrations.operations import RunSQL
 
 APP = "saltroute_app"
@@ -18,12 +20,14 @@ SETTING = "saltroute.tenant"
 CURRENT_TENANT = f"nullif(current_setting('{SETTING}', true), '')::uuid"
 
 
-def tenant_rows(table: str, *, column: str = "tenant_id", app: str = "SELECT, INSERT, UPDATE, DELETE", ingest: bool = False, definer: bool = False) -> RunSQL:
+def tenant_rows(
+    table: str, *, column: str = "tenant_id", app: str = "SELECT, INSERT, UPDATE, DELETE", ingest: bool = False, definer: bool = False
+) -> RunSQL:
     """Force row-level security on ``table``: a session sees and writes the rows of the tenant it is scoped to, and no row without a scope.
 
     ``ingest`` adds an INSERT-only policy for the record writer; ``definer`` lets the named cross-tenant functions read the table.
     """
-    statements = [
+    statements: list[Any] = [
         f'ALTER TABLE "{table}" ENABLE ROW LEVEL SECURITY',
         f'ALTER TABLE "{table}" FORCE ROW LEVEL SECURITY',
         f'CREATE POLICY tenant_rows ON "{table}" TO PUBLIC USING ("{column}" = {CURRENT_TENANT}) WITH CHECK ("{column}" = {CURRENT_TENANT})',
@@ -38,7 +42,7 @@ def tenant_rows(table: str, *, column: str = "tenant_id", app: str = "SELECT, IN
 
 def shared_table(table: str, *, app: str = "SELECT, INSERT, UPDATE, DELETE", definer: bool = False) -> RunSQL:
     """Grant a table that holds no tenant's rows (users, sessions) to the control plane."""
-    statements = [f'GRANT {app} ON "{table}" TO {APP}']
+    statements: list[Any] = [f'GRANT {app} ON "{table}" TO {APP}']
     if definer:
         statements.append(f'GRANT SELECT ON "{table}" TO {DEFINER}')
     return RunSQL(sql=statements, reverse_sql=RunSQL.noop)
