@@ -19,3 +19,6 @@ class TenantKeyVersion(TenantRow):
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "version"], name="tenant_key_version_unique"),
         ]
+
+    def __str__(self) -> str:
+        return f"v{self.version}"

@@ -34,6 +34,9 @@ class Artifact(TenantRow):
             models.UniqueConstraint(fields=["tenant", "kind", "digest"], name="artifact_digest_per_tenant"),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
 
 class ModelSpec(TenantRow):
     """A model as declared: weights revision and everything beside the weights that decides what a cached block means."""
@@ -73,6 +76,9 @@ class Adapter(TenantRow):
             models.UniqueConstraint(fields=["tenant", "model", "name"], name="adapter_name_per_model"),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision}"
+
 
 class Pool(TenantRow):
     """A set of replicas, owned by the row's tenant; the platform's tenant owns platform pools."""
@@ -100,6 +106,9 @@ class PoolGrant(TenantRow):
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "pool"], name="pool_grant_once"),
         ]
+
+    def __str__(self) -> str:
+        return str(self.pool_id)
 
 
 class Replica(TenantRow):
@@ -137,6 +146,9 @@ class Policy(TenantRow):
             models.UniqueConstraint(fields=["tenant", "kind", "name"], name="policy_name_per_kind"),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
 
 class PolicyVersion(TenantRow):
     """One document of a policy. Append-only; it was compiled with the router's own code before it was stored."""
@@ -151,6 +163,9 @@ class PolicyVersion(TenantRow):
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "policy", "version"], name="policy_version_unique"),
         ]
+
+    def __str__(self) -> str:
+        return f"v{self.version}"
 
 
 class Endpoint(TenantRow):
@@ -207,3 +222,6 @@ class DecisionRow(TenantRow):
             models.Index(fields=["tenant", "-started_at"], name="decision_by_time"),
             models.Index(fields=["tenant", "endpoint_id", "-started_at"], name="decision_by_endpoint"),
         ]
+
+    def __str__(self) -> str:
+        return str(self.id)

@@ -125,7 +125,10 @@ STATIC_ROOT = env.text("SALTROUTE_STATIC_ROOT", str(BASE_DIR / "build" / "static
 WHITENOISE_USE_FINDERS = True  # static files are few and come from packages, so no collect step is needed
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.authentication.ControlTokenAuthentication", "tenants.api.authentication.ConsoleSession"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tenants.api.authentication.ControlTokenAuthentication",
+        "tenants.api.authentication.ConsoleSession",
+    ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],

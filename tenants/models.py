@@ -65,7 +65,7 @@ class Tenant(models.Model):
 
 
 class TenantRow(models.Model):
-    """Base of every table with tenant rows. The migration that creates one forces row-level security on it; a contract test finds any that lacks it."""
+    """Base of every table with tenant rows. The migration that creates one forces row-level security; a contract test finds any without."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
@@ -90,6 +90,9 @@ class Membership(TenantRow):
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "user"], name="membership_once_per_tenant"),
         ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id}:{self.role}"
 
 
 class Scope(TenantRow):
@@ -153,6 +156,9 @@ class AuditEntry(TenantRow):
     class Meta(TenantRow.Meta):
         indexes = [models.Index(fields=["tenant", "-created_at"], name="audit_by_time")]
 
+    def __str__(self) -> str:
+        return f"{self.action} {self.object_label}"
+
 
 class IdempotencyRecord(TenantRow):
     """An Idempotency-Key seen from a caller: a repeat with the same request gets the same answer, without the secret it showed once."""
@@ -167,3 +173,6 @@ class IdempotencyRecord(TenantRow):
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "key"], name="idempotency_key_per_tenant"),
         ]
+
+    def __str__(self) -> str:
+        return self.key

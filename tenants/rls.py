@@ -63,7 +63,8 @@ def definer_function(signature: str, returns: str, body: str, *, drop: str) -> R
     return RunSQL(
         sql=[
             f"GRANT CREATE ON SCHEMA public TO {DEFINER}",
-            f"CREATE FUNCTION {signature} RETURNS {returns} LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, public AS $body${body}$body$",
+            f"CREATE FUNCTION {signature} RETURNS {returns} LANGUAGE sql STABLE SECURITY DEFINER "
+            f"SET search_path = pg_catalog, public AS $body${body}$body$",
             f"REVOKE ALL ON FUNCTION {drop} FROM PUBLIC",
             f"GRANT EXECUTE ON FUNCTION {drop} TO {APP}",
             f"ALTER FUNCTION {drop} OWNER TO {DEFINER}",
