@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from routing.simulator.config import Adapter, EngineConfig, TimeModel
-from routing.simulator.engine import Engine, Output, Submission
+from routing.simulator.engine import Engine
 from routing.simulator.events import KvEvent, encode_batch
+from routing.simulator.submission import Finished, Output, Submission
 from tests.routing.simulator.vectors import load
 
 FAST = TimeModel(speed=1000.0)
@@ -38,7 +39,7 @@ def ask(name: str, tokens: range | list[int], *, out: int = 1, **more: Any) -> S
 
 
 def small(**changes: Any) -> Engine:
-    given = {"blocks": 13, "block_size_tokens": 4, "max_model_len_tokens": 48, "max_num_batched_tokens": 64, "time": FAST}
+    given: dict[str, Any] = {"blocks": 13, "block_size_tokens": 4, "max_model_len_tokens": 48, "max_num_batched_tokens": 64, "time": FAST}
     return Engine(EngineConfig(**(given | changes)))
 
 
@@ -309,7 +310,8 @@ def test_times_are_on_the_drivers_clock() -> None:
     engine = Engine(EngineConfig(max_num_seqs=1, time=TimeModel(step_s=1.0, decode_s_per_sequence=0.0)))
     engine.submit(ask("a", range(4), out=2), 5.0)
     engine.submit(ask("b", range(4), out=1), 5.0)
-    now_s, ends = 5.0, {}
+    now_s = 5.0
+    ends: dict[str, Finished] = {}
     while engine.has_work:
         result = engine.step(now_s)
         now_s += result.duration_s

@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from routing.simulator.config import EngineConfig, TimeModel
-from routing.simulator.engine import Engine, Output, Submission
+from routing.simulator.engine import Engine
 from routing.simulator.events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, short_hash
+from routing.simulator.submission import Output, Submission
 
 SALTS = st.sampled_from([None, "alpha", "beta"])
 BLOCK_TOKENS = 4
@@ -81,12 +82,12 @@ class EngineMachine(RuleBasedStateMachine):
             case AllBlocksCleared():
                 self.copies.clear()
             case BlockRemoved(block_hashes=hashes):
-                self.copies.subtract(hashes)
+                self.copies.subtract(int(block) for block in hashes)
             case BlockStored(block_hashes=hashes, parent_block_hash=parent, extra_keys=extra):
                 assert len(event.token_ids) == len(hashes) * BLOCK_TOKENS
                 salt = (extra[0][0] if extra[0] else None) if parent is None else self.salt_of[int(parent)]
                 for block in hashes:
-                    # A hash belongs to one salt for ever: no block is ever shared between two.
+                    # A hash belongs to one salt for ever: no block is shared between two.
                     assert self.salt_of.setdefault(int(block), salt) == salt
                 self.copies.update(int(block) for block in hashes)
 
