@@ -188,6 +188,8 @@ SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
 PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")
 ROOT_KEY = env.optional_secret_file("SALTROUTE_ROOT_KEY_FILE")  # set for the `keys` worker alone
 RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for ingest alone
+# Where applications reach the router: shown in the console's snippets, used for nothing else.
+ROUTER_PUBLIC_URL = env.text("SALTROUTE_ROUTER_URL", f"http://127.0.0.1:{env.integer('ROUTER_PORT', 8080)}")
 PUBLISH_TIMEOUT_S = env.seconds("SALTROUTE_PUBLISH_TIMEOUT_S", 0.2)
 
 LOGGING = {
