@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "VIRTUAL_ENV")
 _PASSED_ON_PREFIXES = ("SALTROUTE_", "ROUTER_", "CELERY_", "OTEL_", "LC_")
@@ -29,3 +30,21 @@ def broker_url(valkey_url: str) -> str:
         return valkey_url.replace("valkeys://", "rediss://", 1).replace("valkey://", "redis://", 1)
     database = parse_qs(parts.query).get("db", ["0"])[0]
     return f"redis+socket://{parts.netloc}{parts.path}?virtual_host={database}"
+
+
+def password_apart(url: str, file: Path) -> tuple[str, Path | None]:
+    """Move the password of ``url`` into a 0600 file, so that no process shows it in its environment.
+
+    Returns:
+        The URL with ``{password}`` in its place and the file, or the URL as it was and None when it holds no password.
+    """
+    parts = urlsplit(url)
+    credentials, at, host = parts.netloc.rpartition("@")
+    user, colon, password = credentials.partition(":")
+    if not at or not colon or not password:
+        return url, None
+    file.unlink(missing_ok=True)
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as stream:
+        stream.write(password)
+    return urlunsplit(parts._replace(netloc=f"{user}:{{password}}@{host}")), file

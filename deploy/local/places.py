@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,16 +109,19 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def free_ports(first: int, host: str = "127.0.0.1", *, avoid: frozenset[int] = frozenset()) -> Iterator[int]:
-    """Yield free ports from ``first`` upward, below the ephemeral range.
+def free_run(first: int, count: int, host: str = "127.0.0.1", *, avoid: frozenset[int] = frozenset()) -> int:
+    """The first of ``count`` consecutive free ports, from ``first`` upward, below the ephemeral range.
 
     Raises:
-        LaunchError: none is left.
+        LaunchError: there is no such run.
     """
-    for port in range(first, FIRST_EPHEMERAL_PORT):
-        if port not in avoid and port_is_free(port, host):
-            yield port
-    raise LaunchError(f"no free port from {first} to {FIRST_EPHEMERAL_PORT - 1}")
+    start = first
+    while start + count <= FIRST_EPHEMERAL_PORT:
+        taken = [port for port in range(start, start + count) if port in avoid or not port_is_free(port, host)]
+        if not taken:
+            return start
+        start = taken[-1] + 1
+    raise LaunchError(f"no {count} free ports in a row from {first} to {FIRST_EPHEMERAL_PORT - 1}")
 
 
 def short_temporary_home(prefix: str) -> Path:

@@ -68,10 +68,12 @@ class Child:
     stop_s: float = 15.0  # patience before SIGKILL
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     log_offset_bytes: int = field(default=0, init=False)
+    asked: bool = field(default=False, init=False)  # whether this run got its stop signal
 
     def start(self) -> None:
         """Start the process, its output appended to the log (which is rotated first when it has grown past the bound)."""
         rotate(self.log)
+        self.asked = False
         self.log_offset_bytes = self.log.stat().st_size if self.log.exists() else 0
         fd = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -128,19 +130,24 @@ class Child:
         lines = self.output().splitlines()[-TAIL_LINES:] or ["(it wrote nothing)"]
         return "\n".join(f"    {line}" for line in lines)
 
-    def stop(self) -> int | None:
-        """Ask the process to end, wait, and kill what is left of its session. Safe to repeat.
+    def ask_to_stop(self) -> None:
+        """Send the stop signal, once; :meth:`stop` then only waits."""
+        if self.process is not None and self.process.returncode is None and not self.asked and not _exited(self.process.pid):
+            self.asked = True
+            self._signal(self.stop_signal)
+
+    def stop(self, *, hurry: Callable[[], bool] = lambda: False) -> int | None:
+        """Ask the process to end, wait (not longer than a second once ``hurry()`` holds), kill what is left. Safe to repeat.
 
         Returns:
             The exit code, or None when it was never started.
         """
         if self.process is None:
             return None
+        self.ask_to_stop()
         if self.process.returncode is None:
-            if not _exited(self.process.pid):
-                self._signal(self.stop_signal)
-            deadline = time.monotonic() + self.stop_s
-            while not _exited(self.process.pid) and time.monotonic() < deadline:
+            began = time.monotonic()
+            while not _exited(self.process.pid) and time.monotonic() - began < (min(1.0, self.stop_s) if hurry() else self.stop_s):
                 time.sleep(POLL_S)
             # The leader is not reaped yet, so its process group id cannot have been given to a stranger.
             self._signal(signal.SIGKILL, group=True)
@@ -148,13 +155,15 @@ class Child:
         return self.process.returncode
 
     def _signal(self, number: int, *, group: bool = False) -> None:
-        try:
-            if group:
-                os.killpg(self.pid, number)
-            else:
-                os.kill(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass  # it ended in the meantime (macOS answers EPERM for a group of zombies)
+        _send(-self.pid if group else self.pid, number)
+
+
+def _send(pid: int, number: int) -> None:
+    """Signal a process, or with a negative pid its group; one that has ended meanwhile is no error."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):  # macOS answers EPERM for a group of zombies
+        return
 
 
 def _exited(pid: int) -> bool:
@@ -225,7 +234,8 @@ def started_at(pid: int) -> str | None:
 
 def remember(path: Path, children: Sequence[Child]) -> None:
     """Write the pids of living children, with their start times, so that the next start can find leftovers."""
-    rows = {child.name: [child.pid, started_at(child.pid)] for child in children if child.exit_code() is None and child.process is not None}
+    living = [child for child in children if child.process is not None and child.exit_code() is None]
+    rows = {child.name: [child.pid, started_at(child.pid), int(child.stop_signal)] for child in living}
     spare = path.with_name(path.name + ".new")
     spare.write_text(json.dumps(rows))
     spare.replace(path)
@@ -239,18 +249,16 @@ def clear_leftovers(path: Path, *, deadline_s: float = 20.0) -> list[str]:
     """
     try:
         rows = json.loads(path.read_text())
-        leftovers = {name: (int(pid), str(start)) for name, (pid, start) in rows.items() if started_at(int(pid)) == start}
+        known = [(name, int(pid), str(start), int(number)) for name, (pid, start, number) in rows.items()]
     except (OSError, ValueError, TypeError, AttributeError):
         return []
-    for number, patience_s in ((signal.SIGTERM, deadline_s), (signal.SIGKILL, 5.0)):
-        alive = {pid: start for pid, start in leftovers.values() if started_at(pid) == start}
-        for pid in alive:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+    leftovers = [row for row in known if started_at(row[1]) == row[2]]
+    for kill, patience_s in ((False, deadline_s), (True, 5.0)):
+        for _, pid, start, number in leftovers:
+            if started_at(pid) == start:
+                _send(pid, signal.SIGKILL if kill else number)
         deadline = time.monotonic() + patience_s
-        while any(started_at(pid) == start for pid, start in alive.items()) and time.monotonic() < deadline:
+        while any(started_at(pid) == start for _, pid, start, _ in leftovers) and time.monotonic() < deadline:
             time.sleep(POLL_S)
     path.unlink(missing_ok=True)
-    return sorted(leftovers)
+    return sorted(name for name, *_ in leftovers)

@@ -1,0 +1,44 @@
+# make up       the whole product on this machine, in the foreground
+# make test     the suite, against real PostgreSQL and Valkey
+# make check    linters, types, import contracts, sizes, migrations
+# PYTHON=...    which Python (3.11 to 3.13) a new .venv is made with
+
+PYTHON ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+VENV := .venv/bin
+PACKAGES := settings tenants namespaces routing console deploy
+
+.PHONY: up test check test-engine lock clean install install-dev
+
+up: install
+	@exec $(VENV)/python -m deploy.local up
+
+test: install-dev
+	$(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+check: install-dev
+	$(VENV)/ruff check .
+	$(VENV)/mypy $(PACKAGES) tests manage.py
+	$(VENV)/lint-imports
+	$(VENV)/python -m deploy.checks.size
+	$(VENV)/python -m deploy.checks.paths
+	PYTHONWARNINGS=ignore::RuntimeWarning $(VENV)/python manage.py makemigrations --check --dry-run
+
+test-engine: install-dev
+	$(VENV)/python -m pytest -m engine tests/engine $(PYTEST_ARGS)
+
+# Resolve pyproject.toml again into the two lock files, with hashes, for every Python that we support.
+lock:
+	@PYTHON="$(PYTHON)" sh deploy/local/lock.sh
+
+# Caches and the virtual environment; data and keys of `make up` (.saltroute) stay.
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install:
+	@PYTHON="$(PYTHON)" sh deploy/local/install.sh run
+
+install-dev:
+	@PYTHON="$(PYTHON)" sh deploy/local/install.sh dev

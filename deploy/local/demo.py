@@ -1,0 +1,172 @@
+"""The demo that ``make up`` declares: its file with this run's ports, its secrets, and the proof that it answers.
+
+The declaration in ``deploy/demo/demo.yaml`` is an ordinary one; what is generated here is only what it refers to.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from deploy.local.options import REPOSITORY
+from deploy.local.plan import FleetPorts, Plan
+from deploy.local.process import Child, LaunchError, run_to_end, wait_until
+
+DECLARATION = REPOSITORY / "deploy" / "demo" / "demo.yaml"
+LOGIN_EMAIL = "admin@saltroute.localhost"
+APPLY_S = 120.0
+ANSWER_S = 60.0
+DECLARED = FleetPorts(count=100, http=9001, kv_events=9101, replay=9201)  # the ports that the declaration writes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One endpoint with a key that may use it: what the printed curl line shows."""
+
+    model: str
+    key_name: str
+    key: str
+
+
+def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]) -> str:
+    """Declare the demo, make sure it answers, and return what to show at the terminal.
+
+    Raises:
+        LaunchError: the declaration was refused, or the router did not answer a chat with it in time.
+        Stopped: ``stopped()`` became true.
+    """
+    password = remembered(plan.held.password_file("console"), lambda: secrets.token_urlsafe(12))
+    _make_login(plan, password, stopped=stopped)
+    lines = [
+        "",
+        f"  Console    {plan.options.control_url}/          sign in as {LOGIN_EMAIL} with {password}",
+        f"  API        {plan.options.control_url}/api/docs/",
+        f"  Router     {plan.options.router_url}/v1",
+    ]
+    if plan.options.fleet == 0:
+        return "\n".join([*lines, "", "  No simulated fleet (FLEET=0): declare your replicas with manage.py apply -f FILE.yaml"])
+    declared = with_ports(yaml.safe_load(DECLARATION.read_text()), plan.fleet)
+    keys = {name: remembered(plan.held.file(f"demo_{name}"), lambda: "sk-sr-" + secrets.token_urlsafe(32)) for name in referenced(declared)}
+    file = plan.home.root / "demo.yaml"
+    header = "# Written by make up from deploy/demo/demo.yaml with this run's ports; what is changed here is overwritten.\n"
+    file.write_text(header + yaml.safe_dump(declared, sort_keys=False))
+    run_to_end(plan.manage("apply", "apply", "-f", str(file), extra=keys), deadline_s=APPLY_S, stopped=stopped)
+    sample = first_sample(declared, keys)
+    wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)
+    return "\n".join([*lines, f"  Key        {sample.key}", "", curl(plan.options.router_url, sample)])
+
+
+def _make_login(plan: Plan, password: str, *, stopped: Callable[[], bool]) -> None:
+    """Make the console's first account, or give it the remembered password again. The password goes through the environment of one command."""
+    child = plan.manage("login", "login", "--email", LOGIN_EMAIL, "--operator", extra={"SALTROUTE_LOGIN_PASSWORD": password})
+    run_to_end(child, deadline_s=APPLY_S, stopped=stopped)
+
+
+def remembered(path: Path, make: Callable[[], str]) -> str:
+    """Read a generated secret, after making it (0600) the first time."""
+    if not path.exists():
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as stream:
+            stream.write(make() + "\n")
+    return path.read_text().strip()
+
+
+def with_ports(declared: Any, ports: FleetPorts) -> Any:
+    """Put the ports that the fleet really has into the declaration; replicas beyond the fleet's size are left out."""
+    if isinstance(declared, list):
+        return [with_ports(item, ports) for item in declared if not _beyond(item, ports)]
+    if isinstance(declared, dict):
+        return {key: with_ports(value, ports) for key, value in declared.items()}
+    if isinstance(declared, str):
+        return re.sub(r"(?<=127\.0\.0\.1:)9\d{3}", lambda match: str(_real_port(int(match.group()), ports)), declared)
+    return declared
+
+
+def _beyond(item: Any, ports: FleetPorts) -> bool:
+    """Whether ``item`` is a replica that the fleet is too small to have."""
+    port = urlsplit(str(item["url"])).port if isinstance(item, dict) and "url" in item else None
+    return port is not None and ports.count <= port - DECLARED.http < DECLARED.count
+
+
+def _real_port(declared: int, ports: FleetPorts) -> int:
+    for first, real in ((DECLARED.http, ports.http), (DECLARED.kv_events, ports.kv_events), (DECLARED.replay, ports.replay)):
+        if 0 <= declared - first < DECLARED.count:
+            return real + declared - first
+    return declared
+
+
+def referenced(declared: Any) -> list[str]:
+    """Names of the environment variables that the declaration takes secrets from, in order, once each."""
+    return list(dict.fromkeys(text.removeprefix("env:") for text in _strings(declared) if text.startswith("env:")))
+
+
+def _strings(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for item in node.values() if isinstance(node, dict) else node:
+            yield from _strings(item)
+
+
+def first_sample(declared: Any, keys: dict[str, str]) -> Sample:
+    """The first tenant that has both an endpoint and a key.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    for tenant in declared.get("tenants", []):
+        for key in tenant.get("keys", []):
+            for endpoint in tenant.get("endpoints", []):
+                return Sample(model=endpoint["name"], key_name=key["name"], key=keys[str(key["secret"]).removeprefix("env:")])
+    raise LaunchError(f"{DECLARATION} declares no tenant with an endpoint and a key")
+
+
+def wait_for_answer(router_url: str, sample: Sample, *, stopped: Callable[[], bool], watched: Sequence[Child]) -> None:
+    """Send a chat until the router answers it (configuration reaches it within about a second)."""
+    last = "no answer"
+
+    def answered() -> bool:
+        nonlocal last
+        status, text = chat(router_url, sample)
+        last = f"{status}: {text[:300]}"
+        return status == 200 and '"content"' in text
+
+    try:
+        wait_until("a chat through the demo endpoint", answered, deadline_s=ANSWER_S, watched=watched, stopped=stopped)
+    except LaunchError as error:
+        raise LaunchError(f"{error}\nthe router's last answer was {last}") from None
+
+
+def chat(router_url: str, sample: Sample) -> tuple[int, str]:
+    """Send one short chat; returns status (0: no connection) and body."""
+    parts = urlsplit(router_url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    body = json.dumps({"model": sample.model, "max_tokens": 4, "messages": [{"role": "user", "content": "Are you there?"}]})
+    try:
+        connection.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {sample.key}", "Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return 0, str(error)
+    finally:
+        connection.close()
+
+
+def curl(router_url: str, sample: Sample) -> str:
+    """A command that works as printed, streaming."""
+    body = json.dumps({"model": sample.model, "stream": True, "max_tokens": 40, "messages": [{"role": "user", "content": "Tell me about salt."}]})
+    return (
+        f"  curl -N {router_url}/v1/chat/completions \\\n"
+        f"    -H 'Authorization: Bearer {sample.key}' -H 'Content-Type: application/json' \\\n"
+        f"    -d '{body}'"
+    )

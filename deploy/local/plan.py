@@ -1,0 +1,190 @@
+"""The process table: every process of the product, its command, its environment, and how one sees that it is ready."""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import redis
+
+from deploy.local import environment
+from deploy.local.options import REPOSITORY, Options
+from deploy.local.places import Home
+from deploy.local.process import Child
+from deploy.local.secrets import Secrets
+
+RECORDS_STREAM = "saltroute:records"
+QUEUES = ("publish", "keys", "audit", "bulk")
+READY_S = 90.0
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """How processes reach the services: URLs with ``{password}``, and the files that hold the passwords."""
+
+    database: Mapping[str, tuple[str, Path | None]]  # by role
+    valkey: Mapping[str, tuple[str, Path | None]]  # by ACL user
+    valkey_admin_url: str
+
+
+@dataclass(frozen=True)
+class FleetPorts:
+    """Ports of the simulated replicas: the first of each kind; replica ``n`` has that plus ``n``."""
+
+    count: int
+    http: int
+    kv_events: int
+    replay: int
+
+
+@dataclass
+class Service:
+    """A long-running process and its readiness."""
+
+    child: Child
+    ready: Callable[[], bool]
+    deadline_s: float = READY_S
+
+
+@dataclass
+class Plan:
+    """Builds children for one installation."""
+
+    options: Options
+    home: Home
+    held: Secrets
+    addresses: Addresses
+    fleet: FleetPorts
+    fleet_model: str = "sim-8b"  # the name that the simulated engines serve
+    base: dict[str, str] = field(default_factory=environment.inherited)
+
+    def migrate(self) -> Child:
+        """Bring the schema up to date, as the role that owns it."""
+        return self.child("migrate", [sys.executable, "manage.py", "migrate", "--noinput"], self._database("saltroute_owner"))
+
+    def manage(self, name: str, *arguments: str, extra: Mapping[str, str] | None = None) -> Child:
+        """A management command with the rights of the control plane."""
+        return self.child(name, [sys.executable, "manage.py", *arguments], {**self._control("control"), **(extra or {})})
+
+    def services(self) -> list[list[Service]]:
+        """Everything above PostgreSQL and Valkey, in groups. A group starts at once; groups stop in reverse order."""
+        workers = [self._worker(queue) for queue in QUEUES]
+        behind = [self._control_plane(), *workers, self._beat(), self._ingest()]
+        return [[self._fleet()] if self.options.fleet else [], behind, [self._router()]]
+
+    def child(self, name: str, argv: list[str], env: Mapping[str, str]) -> Child:
+        """A child in the repository's directory, with the base environment and ``env``."""
+        return Child(name=name, argv=argv, env={**self.base, **env}, log=self.home.logs / f"{name}.log", cwd=str(REPOSITORY))
+
+    # ---- one method for each row of the table --------------------------------------------------------------------------
+
+    def _control_plane(self) -> Service:
+        options = self.options
+        argv = [sys.executable, "-m", "gunicorn", "settings.wsgi:application", "--bind", f"{_bracketed(options.control_host)}:{options.control_port}"]
+        argv += ["--worker-class", "gthread", "--workers", "1", "--threads", "8", "--timeout", "60", "--graceful-timeout", "10"]
+        # no query string, referrer or user agent in the access log
+        argv += ["--access-logfile", "-", "--access-logformat", '%(h)s "%(m)s %(U)s" %(s)s %(b)s %(L)ss']
+        argv += ["--worker-tmp-dir", str(self.home.run), "--no-control-socket"]
+        child = self.child("control", argv, self._control("control"))
+        return Service(child, lambda: answers(f"{options.control_url}/healthz"))
+
+    def _worker(self, queue: str) -> Service:
+        argv = [sys.executable, "-m", "celery", "-A", "settings.celery", "worker", "-Q", queue, "-n", f"{queue}@saltroute"]
+        argv += ["-P", "threads", "-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        env = self._control("worker")
+        if queue == "keys":
+            env["SALTROUTE_ROOT_KEY_FILE"] = str(self.held.file("root.key"))
+        child = self.child(f"celery-{queue}", argv, env)
+        return Service(child, lambda: "ready." in child.output())
+
+    def _beat(self) -> Service:
+        env = {**self._control("worker"), "CELERY_BEAT_SCHEDULE_FILE": str(self.home.run / "beat-schedule")}
+        argv = [sys.executable, "-m", "celery", "-A", "settings.celery", "beat", "-l", "INFO", "--pidfile="]
+        child = self.child("celery-beat", argv, env)
+        return Service(child, lambda: "beat: Starting..." in child.output())
+
+    def _ingest(self) -> Service:
+        env = self._database("saltroute_ingest") | self._valkey("ingest")
+        env["SALTROUTE_RECORDS_KEY_FILE"] = str(self.held.file("records.key"))
+        env["SALTROUTE_SECRET_KEY_FILE"] = str(self.held.file("django.key"))
+        child = self.child("ingest", [sys.executable, "manage.py", "ingest"], env)
+        return Service(child, lambda: has_consumer_group(self.addresses.valkey_admin_url))
+
+    def _router(self) -> Service:
+        options = self.options
+        env = self._valkey("router") | {
+            "SALTROUTE_ROOT_KEY_FILE": str(self.held.file("root.key")),
+            "SALTROUTE_PUBLISH_PUBLIC_KEY_FILE": str(self.held.file("publish.pub")),
+            "SALTROUTE_RECORDS_KEY_FILE": str(self.held.file("records.key")),
+            "SALTROUTE_STATE_DIR": str(self.home.state),
+            "SALTROUTE_ALLOWED_RANGES": options.allowed_ranges,
+            "ROUTER_HOST": options.router_host,
+            "ROUTER_PORT": str(options.router_port),
+            "ROUTER_INTERNAL_PORT": str(options.router_internal_port),
+            "ROUTER_ID": self.base.get("ROUTER_ID", "router-1"),
+        }
+        child = self.child("router", [sys.executable, "-m", "routing.dataplane"], env)
+        return Service(child, lambda: answers(f"{options.router_url}/healthz"))
+
+    def _fleet(self) -> Service:
+        ports = self.fleet
+        argv = [sys.executable, "-m", "routing.simulator", "--replicas", str(ports.count), "--model", self.fleet_model]
+        argv += ["--port", str(ports.http), "--kv-port", str(ports.kv_events), "--replay-port", str(ports.replay)]
+        child = self.child("fleet", argv, {})
+        return Service(child, lambda: all(answers(f"http://127.0.0.1:{ports.http + n}/health") for n in range(ports.count)))
+
+    # ---- who holds what -------------------------------------------------------------------------------------------------
+
+    def _control(self, valkey_user: str) -> dict[str, str]:
+        """What the web, the Celery workers and commands may hold: never the root key, never the records key."""
+        return (
+            self._database("saltroute_app")
+            | self._valkey(valkey_user)
+            | {
+                "CELERY_BROKER_URL": environment.broker_url(self.addresses.valkey[valkey_user][0]),
+                "SALTROUTE_SECRET_KEY_FILE": str(self.held.file("django.key")),
+                "SALTROUTE_SEAL_PUBLIC_KEY_FILE": str(self.held.file("seal.pub")),
+                "SALTROUTE_PUBLISH_KEY_FILE": str(self.held.file("publish.key")),
+                "SALTROUTE_ALLOWED_RANGES": self.options.allowed_ranges,
+            }
+        )
+
+    def _database(self, role: str) -> dict[str, str]:
+        return _service("DATABASE", *self.addresses.database[role])
+
+    def _valkey(self, user: str) -> dict[str, str]:
+        return _service("VALKEY", *self.addresses.valkey[user])
+
+
+def _service(prefix: str, url: str, password_file: Path | None) -> dict[str, str]:
+    return {f"{prefix}_URL": url} | ({f"{prefix}_PASSWORD_FILE": str(password_file)} if password_file else {})
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP server there answers 200."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
+    try:
+        connection.request("GET", parts.path or "/")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def has_consumer_group(valkey_url: str) -> bool:
+    """Whether ingest has made its consumer group on the record stream, so that no record can be missed."""
+    try:
+        with redis.Redis.from_url(valkey_url, socket_timeout=5) as client:
+            return bool(client.xinfo_groups(RECORDS_STREAM))
+    except redis.exceptions.RedisError:
+        return False  # no such stream yet
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
