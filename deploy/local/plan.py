@@ -150,6 +150,7 @@ class Plan:
                 "SALTROUTE_SEAL_PUBLIC_KEY_FILE": str(self.held.file("seal.pub")),
                 "SALTROUTE_PUBLISH_KEY_FILE": str(self.held.file("publish.key")),
                 "SALTROUTE_ALLOWED_RANGES": self.options.allowed_ranges,
+                "SALTROUTE_ROUTER_URL": self.options.router_url,
             }
         )
 

@@ -235,30 +235,48 @@ def started_at(pid: int) -> str | None:
 def remember(path: Path, children: Sequence[Child]) -> None:
     """Write the pids of living children, with their start times, so that the next start can find leftovers."""
     living = [child for child in children if child.process is not None and child.exit_code() is None]
-    rows = {child.name: [child.pid, started_at(child.pid), int(child.stop_signal)] for child in living}
+    rows = {child.name: [child.pid, started_at(child.pid), int(child.stop_signal), child.stop_s] for child in living}
     spare = path.with_name(path.name + ".new")
     spare.write_text(json.dumps(rows))
     spare.replace(path)
 
 
-def clear_leftovers(path: Path, *, deadline_s: float = 20.0) -> list[str]:
-    """Stop children that outlived an earlier supervisor. Pids that now belong to others are left alone.
+def clear_leftovers(path: Path) -> list[str]:
+    """Stop children that outlived an earlier supervisor, each with its own signal and patience. Pids that now belong to others are left alone.
 
     Returns:
         The names of the children that were still there.
     """
     try:
         rows = json.loads(path.read_text())
-        known = [(name, int(pid), str(start), int(number)) for name, (pid, start, number) in rows.items()]
+        known = [_Leftover(name, int(pid), str(start), int(number), float(stop_s)) for name, (pid, start, number, stop_s) in rows.items()]
     except (OSError, ValueError, TypeError, AttributeError):
         return []
-    leftovers = [row for row in known if started_at(row[1]) == row[2]]
-    for kill, patience_s in ((False, deadline_s), (True, 5.0)):
-        for _, pid, start, number in leftovers:
-            if started_at(pid) == start:
-                _send(pid, signal.SIGKILL if kill else number)
-        deadline = time.monotonic() + patience_s
-        while any(started_at(pid) == start for _, pid, start, _ in leftovers) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+    found = [leftover for leftover in known if leftover.lives()]
+    for leftover in found:
+        _send(leftover.pid, leftover.stop_signal)
+    began = time.monotonic()
+    while waiting := [leftover for leftover in found if leftover.lives()]:
+        for leftover in waiting:
+            waited_s = time.monotonic() - began
+            if waited_s > leftover.stop_s + 10:
+                raise LaunchError(f"{leftover.name} (pid {leftover.pid}), left over from an earlier run, cannot be stopped")
+            if waited_s > leftover.stop_s:
+                _send(leftover.pid, signal.SIGKILL)
+        time.sleep(POLL_S)
     path.unlink(missing_ok=True)
-    return sorted(name for name, *_ in leftovers)
+    return sorted(leftover.name for leftover in found)
+
+
+@dataclass(frozen=True)
+class _Leftover:
+    """A child that an earlier supervisor wrote down."""
+
+    name: str
+    pid: int
+    started: str
+    stop_signal: int
+    stop_s: float
+
+    def lives(self) -> bool:
+        return started_at(self.pid) == self.started
