@@ -120,6 +120,7 @@ class Replica(TenantRow):
     engine = models.CharField(max_length=16, choices=_choices(EngineFamily), default="vllm")
     state = models.CharField(max_length=16, choices=_choices(ReplicaState), default="active")
     credential = models.BinaryField(null=True, blank=True)  # sealed to the routers; nobody here can open it
+    credential_tag = models.BinaryField(max_length=16, null=True, blank=True)  # keyed digest of it: tells "the same again", see services.replicas
     kv_events = models.JSONField(null=True, blank=True)  # {endpoint, replay, topic}
     dedicated_namespace = models.CharField(max_length=64, null=True, blank=True)
 

@@ -1,0 +1,211 @@
+"""Routing and SLO policies: compiled with the router's own code before they are stored, kept as append-only versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, fields
+from typing import Any, Literal, cast
+from uuid import UUID
+
+from django.db.models import Max, Q
+
+from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
+from routing.models import Endpoint, Policy, PolicyVersion
+from routing.services import support
+from tenants import changes, scoping
+from tenants.actor import Actor
+from tenants.constraints import refuse_on
+from tenants.core import names
+from tenants.core.errors import Conflict, Invalid, NotFound
+
+Kind = Literal["routing", "slo"]
+NAME_MAX = 100  # characters
+MAX_POLICIES = 500
+MAX_VERSIONS = 1000
+MAX_SPEC_BYTES = 64 * 1024
+
+
+def compiled(kind: Kind, spec: object, *, field: str = "spec") -> RoutingPolicy | SloPolicy:
+    """Compile a document as a router would.
+
+    Raises:
+        Invalid: it cannot run; the field is the path inside the document below ``field``.
+    """
+    try:
+        result = compile_routing(spec) if kind == "routing" else compile_slo(spec)
+    except PolicyError as error:
+        inside = "" if error.field in ("routing_policy", "slo") else f".{error.field}"
+        raise Invalid(f"{error.message[:1].upper()}{error.message[1:]}.", field=f"{field}{inside}") from None
+    if len(json.dumps(spec)) > MAX_SPEC_BYTES:
+        raise Invalid(f"A policy document has at most {MAX_SPEC_BYTES} bytes.", field=field)
+    return result
+
+
+def create(*, tenant_id: UUID, actor: Actor, kind: Kind, name: str, spec: object) -> PolicyVersion:
+    """Create a policy with its version 1.
+
+    Raises:
+        Invalid: a malformed name, or a document that cannot run.
+        Conflict: the name is taken.
+        LimitReached: ``MAX_POLICIES``.
+    """
+    scoping.require_scope(tenant_id)
+    names.label(name, field="name", maximum=NAME_MAX)
+    compiled(kind, spec)
+    support.within(Policy.objects.filter(tenant_id=tenant_id, kind=kind).count(), MAX_POLICIES, f"{kind} policies per tenant")
+    with refuse_on(policy_name_per_kind=Conflict("There is a policy of this name already.", field="name")):
+        policy = Policy.objects.create(tenant_id=tenant_id, kind=kind, name=name)
+    version = PolicyVersion.objects.create(tenant_id=tenant_id, policy=policy, version=1, spec=spec, created_by=actor.label)
+    changes.record(
+        tenant_id=tenant_id,
+        actor=actor,
+        action=f"{kind}_policy.create",
+        object_id=policy.id,
+        object_label=name,
+        after={"version": 1, "spec": spec},
+        publishes=False,  # no endpoint uses it yet
+    )
+    return version
+
+
+def add_version(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind, spec: object, activate: bool = True) -> PolicyVersion:
+    """Append a version; the same document as the newest version gives that one and changes nothing but, with ``activate``, the endpoints.
+
+    ``activate`` moves every endpoint of any version of this policy to the new one, in the same transaction.
+
+    Raises:
+        NotFound: no such policy of this kind in this tenant.
+        Invalid: the document cannot run.
+        LimitReached: ``MAX_VERSIONS``.
+    """
+    scoping.require_scope(tenant_id)
+    policy = support.locked(Policy, tenant_id=tenant_id, row_id=policy_id)
+    if policy.kind != kind:
+        raise NotFound
+    compiled(kind, spec)
+    newest = latest(policy)
+    version = newest
+    if newest.spec != spec:
+        support.within(newest.version, MAX_VERSIONS, "versions of a policy")
+        version = PolicyVersion.objects.create(
+            tenant_id=tenant_id, policy=policy, version=newest.version + 1, spec=spec, created_by=actor.label
+        )
+    moved = _activate(tenant_id, policy, version) if activate else 0
+    if version is not newest or moved:
+        changes.record(
+            tenant_id=tenant_id,
+            actor=actor,
+            action=f"{kind}_policy.version",
+            object_id=policy.id,
+            object_label=policy.name,
+            before={"version": newest.version, "spec": newest.spec},
+            after={"version": version.version, "spec": spec, "endpoints_moved": moved},
+            publishes=moved > 0,
+        )
+    return version
+
+
+def _activate(tenant_id: UUID, policy: Policy, version: PolicyVersion) -> int:
+    column = "routing_policy" if policy.kind == "routing" else "slo_policy"
+    others = PolicyVersion.objects.filter(tenant_id=tenant_id, policy=policy).exclude(id=version.id).values("id")
+    return Endpoint.objects.filter(**{"tenant_id": tenant_id, f"{column}__in": others}).update(**{column: version})
+
+
+def latest(policy: Policy) -> PolicyVersion:
+    """The newest version; every policy has one from its creation."""
+    return PolicyVersion.objects.filter(tenant_id=policy.tenant_id, policy=policy).order_by("-version")[:1].get()
+
+
+def delete(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind) -> None:
+    """Delete a policy that no endpoint uses, with all its versions.
+
+    Raises:
+        NotFound: no such policy of this kind in this tenant.
+        Conflict: an endpoint uses one of its versions.
+    """
+    scoping.require_scope(tenant_id)
+    policy = support.locked(Policy, tenant_id=tenant_id, row_id=policy_id)
+    if policy.kind != kind:
+        raise NotFound
+    versions = PolicyVersion.objects.filter(tenant_id=tenant_id, policy=policy)
+    used = Endpoint.objects.filter(tenant_id=tenant_id).filter(Q(routing_policy__in=versions) | Q(slo_policy__in=versions)).first()
+    if used is not None:
+        raise Conflict(f"The endpoint {used.name} uses this policy.")
+    name = policy.name
+    count = versions.aggregate(newest=Max("version"))["newest"]
+    versions.delete()
+    policy.delete()
+    changes.record(
+        tenant_id=tenant_id,
+        actor=actor,
+        action=f"{kind}_policy.delete",
+        object_id=policy_id,
+        object_label=name,
+        before={"versions": count},
+        publishes=False,
+    )
+
+
+def resolve(
+    *, tenant_id: UUID, actor: Actor, kind: Kind, wanted: object, endpoint_name: str, field: str
+) -> PolicyVersion:
+    """The policy version that an endpoint's field means.
+
+    ``wanted`` is a policy's name (its newest version), ``{name, version}``, or an inline document. An inline document becomes a policy named after
+    the endpoint, with a new version only when the document differs from the newest one.
+
+    Raises:
+        Invalid: no such policy or version, or a document that cannot run; the field is ``field`` or a path below it.
+    """
+    if isinstance(wanted, str):
+        return _named(tenant_id, kind, wanted, None, field)
+    if not isinstance(wanted, dict):
+        raise Invalid("Give a policy's name, {name, version}, or a policy document.", field=field)
+    if "name" in wanted:
+        unknown = set(wanted) - {"name", "version"}
+        if unknown:
+            raise Invalid("A reference has only name and version.", field=f"{field}.{sorted(map(str, unknown))[0]}")
+        return _named(tenant_id, kind, wanted["name"], wanted.get("version"), field)
+    compiled(kind, wanted, field=field)
+    name = inline_name(endpoint_name)
+    policy = Policy.objects.select_for_update().filter(tenant_id=tenant_id, kind=kind, name=name).first()
+    if policy is None:
+        return create(tenant_id=tenant_id, actor=actor, kind=kind, name=name, spec=wanted)
+    return add_version(tenant_id=tenant_id, actor=actor, policy_id=policy.id, kind=kind, spec=wanted, activate=False)
+
+
+def inline_name(endpoint_name: str) -> str:
+    """The name of the policy that an endpoint's inline document becomes: the endpoint's own, or cut and made distinct where that is too long."""
+    if len(endpoint_name) <= NAME_MAX:
+        return endpoint_name
+    return f"{endpoint_name[: NAME_MAX - 17].rstrip()}~{hashlib.sha256(endpoint_name.encode()).hexdigest()[:16]}"
+
+
+def _named(tenant_id: UUID, kind: Kind, name: object, number: object, field: str) -> PolicyVersion:
+    policy = Policy.objects.filter(tenant_id=tenant_id, kind=kind, name=name).first() if isinstance(name, str) else None
+    if policy is None:
+        raise Invalid(f"There is no {kind} policy of this name.", field=field)
+    if number is None:
+        return latest(policy)
+    version = None
+    if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_VERSIONS:
+        version = PolicyVersion.objects.filter(tenant_id=tenant_id, policy=policy, version=number).first()
+    if version is None:
+        raise Invalid("This policy has no such version.", field=f"{field}.version")
+    return version
+
+
+def diff(kind: Kind, old: object, new: object) -> list[dict[str, Any]]:
+    """What changes for a router between two documents: compiled values, so a default that is now written out is no difference.
+
+    Returns:
+        ``[{"field", "old", "new"}]`` in the order of the policy's fields.
+    """
+    before, after = compiled(kind, old), compiled(kind, new)
+    left, right = asdict(cast(Any, before)), asdict(cast(Any, after))
+    return [
+        {"field": item.name, "old": left[item.name], "new": right[item.name]}
+        for item in fields(cast(Any, after))
+        if left[item.name] != right[item.name]
+    ]
