@@ -7,6 +7,8 @@ import asyncio
 import signal
 import sys
 
+import zmq
+
 from routing.simulator.config import Adapter, EngineConfig, ReplicaConfig, TimeModel
 from routing.simulator.fleet import Fleet, RunningReplica, fleet_configs
 
@@ -17,9 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; 0 then, 1 when a port could not be bound, 2 for impossible options."""
     options = _parser().parse_args(arguments)
     try:
-        fleet = Fleet(
-            fleet_configs(_config(options), options.replicas, port=options.port, kv_port=options.kv_port, replay_port=options.replay_port)
-        )
+        fleet = Fleet(fleet_configs(_config(options), options.replicas))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"simulator: {error}\n")
         return 2
@@ -37,7 +37,7 @@ async def _serve(fleet: Fleet) -> int:
             sys.stdout.write(_ready_line(number, replica))
         sys.stdout.flush()
         await stopped.wait()
-    except OSError as error:  # zmq's own error is one too
+    except (OSError, zmq.ZMQError) as error:
         sys.stderr.write(f"simulator: {error}\n")
         return 1
     finally:
@@ -83,8 +83,6 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
         if not (name and separator and path):
             raise ValueError(f"--adapter {text}: NAME=PATH expected")
         adapters.append(Adapter(name, path, number))
-    if options.no_kv_events:
-        options.kv_port = options.replay_port = None
     engine = EngineConfig(
         blocks=options.blocks,
         block_size_tokens=options.block_size,
@@ -98,6 +96,9 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
         model=options.model,
         adapters=tuple(adapters),
         host=options.host,
+        http_port=options.port,
+        kv_port=None if options.no_kv_events else options.kv_port,
+        replay_port=None if options.no_kv_events else options.replay_port,
         api_key=options.api_key,
         max_num_queued_reqs=options.max_num_queued_reqs,
         max_num_queued_tokens=options.max_num_queued_tokens,

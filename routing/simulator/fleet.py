@@ -42,10 +42,11 @@ class RunningReplica:
         return f"tcp://{self._host}:{port}" if port is not None else None
 
     async def start(self) -> None:
-        self.replica.start()
+        """Listen. After a failure (a taken port) ``stop`` still cleans up."""
         self._runner = web.AppRunner(
             build_app(self.replica), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S
         )
+        self.replica.start()
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, reuse_address=True)
         await site.start()
@@ -89,23 +90,26 @@ class Fleet:
             await replica.stop()
 
 
-def fleet_configs(
-    base: ReplicaConfig, replicas: int, *, port: int = 0, kv_port: int | None = 0, replay_port: int | None = 0
-) -> list[ReplicaConfig]:
-    """The same replica several times on consecutive ports; port 0 gives each a free one, None none."""
+def fleet_configs(base: ReplicaConfig, replicas: int) -> list[ReplicaConfig]:
+    """The same replica several times on consecutive ports, from the base's on; 0 gives each a free one, None none."""
 
     def nth(first: int | None, number: int) -> int | None:
         return first + number if first else first
 
     return [
-        replace(base, http_port=nth(port, number) or 0, kv_port=nth(kv_port, number), replay_port=nth(replay_port, number))
+        replace(
+            base,
+            http_port=nth(base.http_port, number) or 0,
+            kv_port=nth(base.kv_port, number),
+            replay_port=nth(base.replay_port, number),
+        )
         for number in range(replicas)
     ]
 
 
 @asynccontextmanager
 async def running_fleet(base: ReplicaConfig | None = None, *, replicas: int = 1) -> AsyncIterator[Fleet]:
-    """A fleet inside the current event loop, on free ports; for tests."""
+    """A fleet inside the current event loop, on free ports by default; for tests."""
     fleet = Fleet(fleet_configs(base or ReplicaConfig(), replicas))
     try:
         await fleet.start()

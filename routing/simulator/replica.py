@@ -91,7 +91,8 @@ class Replica:
         config = self.config
         self.engine = Engine(config.engine)
         self.publisher = Publisher(config.topic, hwm_messages=config.kv_hwm_messages, buffer_steps=config.kv_buffer_steps)
-        self.metrics = ReplicaMetrics(config, started_unix_s=time.time())
+        self.started_unix_s = time.time()
+        self.metrics = ReplicaMetrics(config, started_unix_s=self.started_unix_s)
 
     def start(self) -> None:
         if self.config.kv_port is not None:

@@ -84,24 +84,28 @@ def _parsed_call(call: Any) -> Any:
 
 
 class WordTokenizer:
-    """Words, runs of punctuation and runs of white space, each with an id made from its own bytes.
+    """Words, punctuation marks and runs of white space; a word takes the single space before it along.
 
-    A word takes the single space before it along, as in most real vocabularies. Nothing is learnt or kept, so the same
-    text has the same ids in every process. ``decode`` can therefore name only the words it was given; an unknown id
-    becomes ``<id>``.
+    The words it was given have the first ids, in their order; any other gets one from its own bytes (two may share
+    one: such a vocabulary cannot be without collisions). Nothing is learnt, so the same text has the same ids in every
+    process. ``decode`` can name the given words only; another id becomes ``<id>``.
 
     The rendering is ChatML: role markers are special tokens, also when a user types them. Tools come first, then the
     conversation; tool calls are written as JSON after the assistant's text.
     """
 
     _SPECIAL = {"<|im_start|>": 1, "<|im_end|>": 2}
-    _FIRST_WORD_ID = 1_000
+    _FIRST_KNOWN_ID = 1_000
+    _FIRST_HASHED_ID = 10_000
     _VOCABULARY = 160_000
     _PATTERN = re.compile(r"<\|im_start\|>|<\|im_end\|>| ?\w+| ?[^\w\s]|\s+?(?= \S)|\s+")
 
     def __init__(self, known_words: Sequence[str] = ()) -> None:
-        self._words = {self._id(word): word for text in known_words for word in (text, " " + text)}
-        self._words |= {token_id: text for text, token_id in self._SPECIAL.items()}
+        both = [form for word in known_words for form in (word, " " + word)]
+        self._known = {text: token_id for token_id, text in enumerate(both, self._FIRST_KNOWN_ID)} | self._SPECIAL
+        if len(self._known) > self._FIRST_HASHED_ID - self._FIRST_KNOWN_ID:
+            raise ValueError("too many known words")
+        self._texts = {token_id: text for text, token_id in self._known.items()}
 
     @property
     def eos_id(self) -> int:
@@ -119,7 +123,7 @@ class WordTokenizer:
         return [(self._id(part), part) for part in self._PATTERN.findall(text)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(self._words.get(token_id, f"<{token_id}>") for token_id in token_ids)
+        return "".join(self._texts.get(token_id, f"<{token_id}>") for token_id in token_ids)
 
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None, add_generation_prompt: bool, template_kwargs: Mapping[str, Any]
@@ -140,10 +144,10 @@ class WordTokenizer:
         return "".join(parts)
 
     def _id(self, text: str) -> int:
-        special = self._SPECIAL.get(text)
-        if special is not None:
-            return special
-        return self._FIRST_WORD_ID + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (self._VOCABULARY - self._FIRST_WORD_ID)
+        known = self._known.get(text)
+        if known is not None:
+            return known
+        return self._FIRST_HASHED_ID + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (self._VOCABULARY - self._FIRST_HASHED_ID)
 
 
 class FileTokenizer:
