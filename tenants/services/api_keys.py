@@ -252,12 +252,12 @@ def check_role(role: object, ceiling: Role, *, field: str = "role") -> Role:
     """
     if not isinstance(role, str) or role not in Role.__members__.values():
         raise Invalid(f"Use one of {', '.join(Role)}.", field=field)
-    if _rank(Role(role)) > _rank(ceiling):
+    if rank(Role(role)) > rank(ceiling):
         raise Forbidden("You cannot give away a role above your own.")
     return Role(role)
 
 
-def _rank(role: Role) -> int:
+def rank(role: Role) -> int:
     return list(Role).index(role)
 
 
@@ -292,7 +292,7 @@ def _check_room(tenant_id: UUID, kind: Kind, limit: int, limit_name: str) -> Non
 
 def _check_reach(key: ApiKey, ceiling: Role) -> None:
     # Whoever could take over a token of a higher role would hold that role.
-    if key.kind == Kind.CONTROL.value and _rank(Role(key.role)) > _rank(ceiling):
+    if key.kind == Kind.CONTROL.value and rank(Role(key.role)) > rank(ceiling):
         raise Forbidden("This token has a role above your own.")
 
 
