@@ -7,6 +7,7 @@ import asyncio
 import signal
 import sys
 
+import uvloop
 import zmq
 
 from routing.simulator.config import Adapter, EngineConfig, ReplicaConfig, TimeModel
@@ -23,7 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         sys.stderr.write(f"simulator: {error}\n")
         return 2
-    return asyncio.run(_serve(fleet))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(fleet))
 
 
 async def _serve(fleet: Fleet) -> int:

@@ -48,4 +48,5 @@ def test_stop_string_is_left_out(seed: int, stop: str) -> None:
 
 def test_seed_depends_on_every_part() -> None:
     """Prompt, model, seed and number of the choice."""
-    assert len({seed_of([1, 2], "m", None, 0), seed_of([1, 3], "m", None, 0), seed_of([1, 2], "n", None, 0), seed_of([1, 2], "m", 1, 0)}) == 4
+    variants = [([1, 2], "m", None, 0), ([1, 3], "m", None, 0), ([1, 2], "n", None, 0), ([1, 2], "m", 1, 0), ([1, 2], "m", None, 1)]
+    assert len({seed_of(*variant) for variant in variants}) == 5

@@ -311,7 +311,7 @@ async def test_mode_die_after_chunks_cuts_the_connection() -> None:
         lines: list[bytes] = []
 
         async def read(answer: aiohttp.ClientResponse) -> None:
-            async for line in answer.content:
+            while line := await answer.content.readline():
                 lines.append(line)
 
         async with wire.session.post(wire.running.url + "/v1/chat/completions", json=body) as answer:
@@ -359,7 +359,8 @@ async def test_modes_of_cached_tokens() -> None:
     async with wired() as wire:
         await wire.mode(hide_cached_tokens=True)
         hidden = await wire.chat(DOCUMENT)
-        body = {"messages": [{"role": "user", "content": DOCUMENT}], "max_tokens": 1, "stream": True, "stream_options": {"include_usage": True}}
+        body = {"messages": [{"role": "user", "content": DOCUMENT}], "max_tokens": 1, "stream": True}
+        body |= {"stream_options": {"include_usage": True}}
         hidden_stream = sse((await wire.post("/v1/chat/completions", body))[1])
         await wire.mode(hide_cached_tokens=False, forge_cached_tokens=77)
         forged = await wire.chat("Something new.")
@@ -401,12 +402,14 @@ async def test_stock_openai_client() -> None:
     """Chat, stream with usage, completions and models, as a customer calls them."""
     async with wired() as wire, openai.AsyncOpenAI(base_url=wire.running.url + "/v1", api_key="none") as client:
         chat = await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
-        chunks = [
-            chunk
-            async for chunk in await client.chat.completions.create(
-                model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=4, stream=True, stream_options={"include_usage": True}
-            )
-        ]
+        stream_of_chunks = await client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "Hi"}],
+            max_tokens=4,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream_of_chunks]
         completion = await client.completions.create(model="tiny", prompt="Once", max_tokens=4)
         models = [model.id async for model in client.models.list()]
         with pytest.raises(openai.NotFoundError):
