@@ -90,7 +90,7 @@ class Plan:
         argv += ["--access-logfile", "-", "--access-logformat", '%(h)s "%(m)s %(U)s" %(s)s %(b)s %(L)ss']
         argv += ["--worker-tmp-dir", str(self.home.run), "--no-control-socket"]
         child = self.child("control", argv, self._control("control"))
-        return Service(child, lambda: answers(f"{options.control_url}/healthz"))
+        return Service(child, lambda: answers(f"{options.control_url}/login"))
 
     def _worker(self, queue: str) -> Service:
         argv = [sys.executable, "-m", "celery", "-A", "settings.celery", "worker", "-Q", queue, "-n", f"{queue}@saltroute"]

@@ -1,0 +1,112 @@
+"""The process table: who holds which secret. Also what no child inherits from the person's shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.local import environment, roles, secrets
+from deploy.local.options import Options
+from deploy.local.places import Home
+from deploy.local.plan import Addresses, FleetPorts, Plan
+from deploy.local.process import Child
+from deploy.local.valkey import USERS, Valkey
+
+ROLE_OF = {"migrate": "saltroute_owner", "ingest": "saltroute_ingest"}
+USER_OF = {"control": "control", "apply": "control", "ingest": "ingest", "router": "router"}
+
+
+@pytest.fixture
+def table(home: Home) -> dict[str, Child]:
+    """Every child of the product, by name; none is started."""
+    held = secrets.ensure(home.secrets)
+    server = roles.Server.at("postgresql://admin@localhost/saltroute")
+    valkey = Valkey(home, held.valkey_passwords())
+    addresses = Addresses(
+        database={role: (server.url(role), held.password_file(f"pg_{role}")) for role in roles.LOGIN_ROLES},
+        valkey={user: (valkey.url(user), held.password_file(f"valkey_{user}")) for user in USERS},
+        valkey_admin_url="",
+    )
+    options = Options.read({"SALTROUTE_HOME": str(home.root)})
+    plan = Plan(options, home, held, addresses, FleetPorts(4, 9001, 9101, 9201), base=environment.inherited({"PATH": "/usr/bin"}))
+    children = [service.child for group in plan.services() for service in group]
+    return {child.name: child for child in [plan.migrate(), plan.manage("apply", "apply"), *children]}
+
+
+def _holders(table: dict[str, Child], file: str) -> set[str]:
+    return {name for name, child in table.items() if any(Path(value).name == file for value in child.env.values())}
+
+
+def test_the_table_is_complete(table: dict[str, Child]) -> None:
+    workers = {f"celery-{queue}" for queue in ("publish", "keys", "audit", "bulk")}
+    assert set(table) == {"migrate", "apply", "fleet", "control", *workers, "celery-beat", "ingest", "router"}
+
+
+@pytest.mark.parametrize(
+    ("file", "holders"),
+    [
+        ("root.key", {"router", "celery-keys"}),
+        ("records.key", {"router", "ingest"}),
+        ("publish.pub", {"router"}),
+        ("pg_saltroute_owner.password", {"migrate"}),
+        ("pg_saltroute_ingest.password", {"ingest"}),
+        ("valkey_router.password", {"router"}),
+        ("valkey_ingest.password", {"ingest"}),
+        ("valkey_control.password", {"control", "apply"}),
+        ("pg_pg_admin.password", set()),
+        ("valkey_admin.password", set()),
+    ],
+)
+def test_a_secret_reaches_only_who_needs_it(table: dict[str, Child], file: str, holders: set[str]) -> None:
+    assert _holders(table, file) == holders
+
+
+def test_the_router_and_the_fleet_know_no_database_and_no_publishing_key(table: dict[str, Child]) -> None:
+    for name in ("router", "fleet"):
+        assert not [key for key in table[name].env if key.startswith("DATABASE")]
+    assert _holders(table, "publish.key").isdisjoint({"router", "fleet", "ingest", "migrate"})
+    assert not [key for key in table["fleet"].env if key.endswith("_FILE")]
+
+
+def test_no_environment_and_no_command_line_holds_a_secret(table: dict[str, Child], home: Home) -> None:
+    values = [path.read_bytes().strip().decode(errors="ignore") for path in home.secrets.glob("*.password")]
+    assert values
+    for child in table.values():
+        shown = "\n".join([*child.argv, *child.env.values()])
+        assert not [value for value in values if value in shown]
+
+
+def test_children_inherit_settings_and_no_secrets() -> None:
+    shell = {
+        "PATH": "/usr/bin",
+        "SALTROUTE_LOG_LEVEL": "debug",
+        "SALTROUTE_ROOT_KEY_FILE": "/elsewhere/root.key",
+        "DATABASE_URL": "postgresql://admin:secret@host/x",
+        "VALKEY_URL": "redis://:secret@host",
+        "CELERY_BROKER_URL": "redis://:secret@host",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "OPENAI_API_KEY": "secret",
+    }
+    assert environment.inherited(shell) == {"PATH": "/usr/bin", "SALTROUTE_LOG_LEVEL": "debug", "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("unix://control:{password}@/run/x/valkey.sock?db=2", "redis+socket://control:{password}@/run/x/valkey.sock?virtual_host=2"),
+        ("unix:///run/valkey.sock", "redis+socket:///run/valkey.sock?virtual_host=0"),
+        ("redis://user:{password}@host:6379/1", "redis://user:{password}@host:6379/1"),
+        ("valkeys://host/0", "rediss://host/0"),
+    ],
+)
+def test_celery_spells_urls_its_own_way(url: str, broker: str) -> None:
+    assert environment.broker_url(url) == broker
+
+
+def test_a_password_in_a_url_moves_to_a_private_file(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    assert environment.password_apart("redis://u:s3cret@host:6379/0", file) == ("redis://u:{password}@host:6379/0", file)
+    assert file.read_text() == "s3cret"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert environment.password_apart("redis://host:6379/0", file) == ("redis://host:6379/0", None)
