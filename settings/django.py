@@ -121,7 +121,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 32 * 1024 * 1024  # bytes; a tokenizer.json can be 17 MB
 
 STATIC_URL = "/static/"
-STATIC_ROOT = env.text("SALTROUTE_STATIC_ROOT", str(BASE_DIR / "build" / "static"))
+STATIC_ROOT = env.text("SALTROUTE_STATIC_ROOT", "") or None  # only for collectstatic; a missing directory would be a warning at every start
 WHITENOISE_USE_FINDERS = True  # static files are few and come from packages, so no collect step is needed
 
 REST_FRAMEWORK = {
@@ -140,6 +140,7 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Saltroute control API",
     "DESCRIPTION": "Tenants, keys, scopes, models, pools, endpoints, policies, decisions.",
     "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
