@@ -151,7 +151,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Celery: JSON only; redelivery after a lost worker within seconds, not the library's default of about 100 s.
-CELERY_BROKER_URL = env.password_in(env.text("CELERY_BROKER_URL", VALKEY_URL), "VALKEY_PASSWORD_FILE")
+CELERY_BROKER_URL = env.broker_url(VALKEY_URL)
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": env.integer("CELERY_VISIBILITY_TIMEOUT_S", 120, low=1),
     "unacked_restore_interval": 2,

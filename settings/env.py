@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 
 class EnvError(Exception):
@@ -113,3 +114,15 @@ def password_in(url: str, name: str, *, env: Mapping[str, str] = os.environ) -> 
     if "{password}" not in url:
         return url
     return url.replace("{password}", secret_file(name, env=env).decode().strip())
+
+
+def broker_url(valkey_url: str) -> str:
+    """The Celery spelling of a Valkey URL: kombu knows Unix sockets as ``redis+socket``, with ``virtual_host`` for the database.
+
+    It is derived and no variable of its own, because Celery itself reads ``CELERY_BROKER_URL`` and would take ``{password}`` as it stands.
+    """
+    parts = urlsplit(valkey_url)
+    if parts.scheme != "unix":
+        return valkey_url.replace("valkeys://", "rediss://", 1).replace("valkey://", "redis://", 1)
+    database = parse_qs(parts.query).get("db", ["0"])[0]
+    return f"redis+socket://{parts.netloc}{parts.path}?virtual_host={database}"

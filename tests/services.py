@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local import environment, roles, secrets
+from deploy.local import roles, secrets
 from deploy.local.places import Home, short_temporary_home
 from deploy.local.postgres import Postgres
 from deploy.local.valkey import USERS, Valkey
@@ -96,11 +96,10 @@ def prepare() -> Services:
         admin_database_url=given_database or (postgres.admin_url if postgres else ""),
         external_valkey_url=given_valkey,
     )
-    valkey_url = services.valkey_url("control")
+    os.environ.pop("CELERY_BROKER_URL", None)  # Celery would prefer it to the settings
     os.environ.update(
         DATABASE_URL=services.role_url(roles.OWNER),
-        VALKEY_URL=valkey_url,
-        CELERY_BROKER_URL=environment.broker_url(valkey_url),
+        VALKEY_URL=services.valkey_url("control"),
         SALTROUTE_SECRET_KEY_FILE=str(held.file("django.key")),
         SALTROUTE_ROOT_KEY_FILE=str(held.file("root.key")),
         SALTROUTE_SEAL_PUBLIC_KEY_FILE=str(held.file("seal.pub")),

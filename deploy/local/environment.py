@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "VIRTUAL_ENV")
 _PASSED_ON_PREFIXES = ("SALTROUTE_", "ROUTER_", "CELERY_", "OTEL_", "LC_")
-# Names in these families that are ours to hand out, one process at a time; whatever the person's shell holds is dropped.
+# Celery reads these itself, past our settings.
 _NEVER_INHERITED = ("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND")
 
 
@@ -21,15 +21,6 @@ def inherited(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         if (name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)) and not name.endswith("_FILE") and name not in _NEVER_INHERITED
     }
     return {**kept, "PYTHONUNBUFFERED": "1"}
-
-
-def broker_url(valkey_url: str) -> str:
-    """The Celery spelling of a Valkey URL: kombu knows Unix sockets as ``redis+socket`` with ``virtual_host`` for the database."""
-    parts = urlsplit(valkey_url)
-    if parts.scheme != "unix":
-        return valkey_url.replace("valkeys://", "rediss://", 1).replace("valkey://", "redis://", 1)
-    database = parse_qs(parts.query).get("db", ["0"])[0]
-    return f"redis+socket://{parts.netloc}{parts.path}?virtual_host={database}"
 
 
 def password_apart(url: str, file: Path) -> tuple[str, Path | None]:

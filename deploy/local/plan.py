@@ -145,7 +145,6 @@ class Plan:
             self._database("saltroute_app")
             | self._valkey(valkey_user)
             | {
-                "CELERY_BROKER_URL": environment.broker_url(self.addresses.valkey[valkey_user][0]),
                 "SALTROUTE_SECRET_KEY_FILE": str(self.held.file("django.key")),
                 "SALTROUTE_SEAL_PUBLIC_KEY_FILE": str(self.held.file("seal.pub")),
                 "SALTROUTE_PUBLISH_KEY_FILE": str(self.held.file("publish.key")),

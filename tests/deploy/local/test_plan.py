@@ -91,19 +91,6 @@ def test_children_inherit_settings_and_no_secrets() -> None:
     assert environment.inherited(shell) == {"PATH": "/usr/bin", "SALTROUTE_LOG_LEVEL": "debug", "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.mark.parametrize(
-    ("url", "broker"),
-    [
-        ("unix://control:{password}@/run/x/valkey.sock?db=2", "redis+socket://control:{password}@/run/x/valkey.sock?virtual_host=2"),
-        ("unix:///run/valkey.sock", "redis+socket:///run/valkey.sock?virtual_host=0"),
-        ("redis://user:{password}@host:6379/1", "redis://user:{password}@host:6379/1"),
-        ("valkeys://host/0", "rediss://host/0"),
-    ],
-)
-def test_celery_spells_urls_its_own_way(url: str, broker: str) -> None:
-    assert environment.broker_url(url) == broker
-
-
 def test_a_password_in_a_url_moves_to_a_private_file(tmp_path: Path) -> None:
     file = tmp_path / "p"
     assert environment.password_apart("redis://u:s3cret@host:6379/0", file) == ("redis://u:{password}@host:6379/0", file)

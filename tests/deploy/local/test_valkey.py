@@ -12,9 +12,9 @@ import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from deploy.local.environment import broker_url
 from deploy.local.places import Home
 from deploy.local.valkey import USERS, Valkey
+from settings.env import broker_url
 
 PASSWORDS = {user: f"password-of-{user}" for user in USERS}
 
