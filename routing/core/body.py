@@ -1,0 +1,161 @@
+"""A JSON request body: read as a copy, edited with minimal change.
+
+Two parsers that disagree are a way round every rule, so a body is refused unless it reads the same to all: strict UTF-8 and JSON, no NaN, no lone
+surrogates (engines refuse them too), and no member named twice at any depth. Editing works on the top-level members as raw bytes: each member
+that is not
+ours to change stays byte-identical, and the order stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+
+from routing.core.engine import Engine
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
+
+
+class BodyError(ValueError):
+    """A body that cannot be read safely. ``param`` names the member at fault, where there is one."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class SaltError(Exception):
+    """The edited body does not carry exactly our salt: it must not be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """``value`` is the parsed copy; ``members`` are the top-level members as they were written."""
+
+    value: dict[str, Any]
+    members: dict[str, msgspec.Raw]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                shown = name if len(name) <= 64 and name.isprintable() else "a member"
+                raise BodyError(f"Duplicate JSON key: {shown!r}.", shown)
+            seen.add(name)
+    return value
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise BodyError(f"{text} is not JSON.")
+
+
+_reader = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def read(raw: bytes) -> Body:
+    """Read a body.
+
+    Raises:
+        BodyError: not UTF-8, not JSON, not an object, nested too deeply, a lone surrogate, or a member named twice.
+    """
+    try:
+        members = _members.decode(raw)
+        value = _reader.decode(raw.decode())
+    except msgspec.ValidationError:
+        raise BodyError("The request body must be a JSON object.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BodyError("The request body is not valid JSON.") from None
+    except RecursionError:
+        raise BodyError("The request body is nested too deeply.") from None
+    except BodyError:
+        raise
+    except ValueError:  # such as an integer of five thousand digits
+        raise BodyError("The request body holds a value that cannot be read.") from None
+    return Body(value=value, members=members)
+
+
+def _without(raw: msgspec.Raw, names: Iterable[str]) -> bytes:
+    """An object member without some of its members; anything but an object is left alone."""
+    try:
+        inner = _members.decode(raw)
+    except msgspec.ValidationError:
+        return bytes(raw)
+    if not any(name in inner for name in names):
+        return bytes(raw)
+    return _join((name, bytes(value)) for name, value in inner.items() if name not in names)
+
+
+def _join(members: Iterable[tuple[str, bytes]]) -> bytes:
+    return b"{" + b",".join(_encode(name) + b":" + value for name, value in members) + b"}"
+
+
+def _stream_options(raw: msgspec.Raw | None, *, asked: bool) -> bytes:
+    """The client's stream options with ``include_usage`` on. Options that only show with usage are dropped if the client did not ask for usage."""
+    inner = {} if raw is None or bytes(raw) == b"null" else {name: bytes(value) for name, value in _members.decode(raw).items()}
+    inner["include_usage"] = b"true"
+    if not asked:
+        inner.pop("continuous_usage_stats", None)
+    return _join(inner.items())
+
+
+def asks_usage(value: dict[str, Any]) -> bool:
+    """Whether the client itself asked for the usage chunk of a stream."""
+    options = value.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def edit(body: Body, *, engine: Engine, salt: str, served_model: str) -> bytes:
+    """The bytes for the engine: what clients may not set taken out, the served model's name and the salt put in.
+
+    Streams always report usage; when the client did not ask, the relay hides that chunk again.
+
+    Raises:
+        SaltError: the result does not carry exactly our salt (a mistake of ours).
+    """
+    streams = body.value.get("stream") is True
+    forced = engine.forced.keys()
+    edited: dict[str, bytes] = {}
+    for name, raw in body.members.items():
+        if name in engine.stripped or name in forced or name == engine.salt_field:
+            continue
+        if name == "model":
+            edited[name] = _encode(served_model)
+        elif name == "stream_options" and streams:
+            edited[name] = _stream_options(raw, asked=asks_usage(body.value))
+        elif name in engine.stripped_inside:
+            edited[name] = _without(raw, engine.stripped_inside[name])
+        else:
+            edited[name] = bytes(raw)
+    if streams and "stream_options" not in edited:
+        edited["stream_options"] = _stream_options(None, asked=False)
+    for name, written in engine.forced.items():
+        edited[name] = written.encode()
+    if engine.salt_field is not None:
+        edited[engine.salt_field] = _encode(salt)
+    outgoing = _join(edited.items())
+    check_salt(outgoing, engine=engine, salt=salt, members=len(edited))
+    return outgoing
+
+
+def check_salt(outgoing: bytes, *, engine: Engine, salt: str, members: int) -> None:
+    """Read the bytes again, as the engine will: exactly our salt at its one place, nothing named twice, nothing stripped still there.
+
+    Raises:
+        SaltError: they do not.
+    """
+    seen = _members.decode(outgoing)
+    carried = seen.get(engine.salt_field) if engine.salt_field is not None else None
+    expected = None if engine.salt_field is None else _encode(salt)
+    ours = (None if carried is None else bytes(carried)) == expected
+    left = [name for name in engine.stripped if name in seen and name != engine.salt_field]
+    if not ours or not salt or len(seen) != members or left:
+        raise SaltError("outgoing body does not carry exactly our salt")

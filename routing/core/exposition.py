@@ -1,0 +1,72 @@
+"""Read the few numbers that matter out of an engine's /metrics page (Prometheus text, tens of kilobytes), without parsing all of it.
+
+Names are those of vLLM, seen on 0.32; SGLang's are from its specification. An unknown family tells nothing, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """One scrape. ``capacity_tokens`` is the size of the KV cache; ``started_at`` is unix seconds; None is "not said"."""
+
+    running: float | None = None
+    waiting: float | None = None
+    capacity_tokens: int | None = None
+    started_at: float | None = None
+
+
+_NUMBER = rb"([0-9.eE+-]+)\s*$"
+
+
+def _gauge(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"^" + name + rb"(?:\{[^}\n]*\})?[ \t]+" + _NUMBER, re.MULTILINE)
+
+
+_RUNNING = {"vllm": _gauge(b"vllm:num_requests_running"), "sglang": _gauge(b"sglang:num_running_reqs")}
+_WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sglang:num_queue_reqs")}
+_STARTED = _gauge(b"process_start_time_seconds")
+_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
+_BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
+_BLOCK_SIZE = re.compile(rb'[{,]?block_size="(\d{1,6})"')
+_SGLANG_TOKENS = _gauge(b"sglang:max_total_num_tokens")
+
+
+def _sum(pattern: re.Pattern[bytes] | None, page: bytes) -> float | None:
+    """The sum over all label sets (one for each data-parallel engine), or None when the name is absent."""
+    if pattern is None:
+        return None
+    values = []
+    for text in pattern.findall(page):
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if 0 <= value < 1e15:
+            values.append(value)
+    return sum(values) if values else None
+
+
+def _capacity_tokens(family: str, page: bytes) -> int | None:
+    if family == "sglang":
+        total = _sum(_SGLANG_TOKENS, page)
+        return None if total is None else int(total)
+    tokens = 0
+    for labels in _CONFIG.findall(page):
+        blocks, size = _BLOCKS.search(labels), _BLOCK_SIZE.search(labels)
+        if blocks and size:
+            tokens += int(blocks[1]) * int(size[1])
+    return tokens or None
+
+
+def read_load(family: str, page: bytes) -> EngineLoad:
+    """Pick the load, capacity and start time from a metrics page; whatever is missing or malformed is None."""
+    return EngineLoad(
+        running=_sum(_RUNNING.get(family), page),
+        waiting=_sum(_WAITING.get(family), page),
+        capacity_tokens=_capacity_tokens(family, page),
+        started_at=_sum(_STARTED, page),
+    )

@@ -1,0 +1,56 @@
+"""Which replicas may serve a request at all. The first reason that applies is the reason given; the order is part of the record's meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from routing.core.engine import Engine
+from routing.core.snapshot import IsolationMode, ReplicaEntry
+
+ISOLATION = "isolation"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What this router knows of a replica's state, beside the snapshot."""
+
+    reachable: bool = True
+    blocked: bool = False  # its address is not allowed
+    breaker_allows: bool = True
+    credential_opens: bool = True
+    tried: bool = False  # by this request already
+
+
+def isolates(entry: ReplicaEntry, engine: Engine, mode: IsolationMode, namespace_id: str) -> bool:
+    """Whether the replica may serve the namespace without sharing a cached block with another.
+
+    ``declared``: the operator vouches that the engines keep salts apart. ``audited`` and ``dedicated``: until an audit has proved a replica, it
+    serves the one
+    namespace that the control plane assigned to it. An engine family without salts always serves one namespace only.
+    """
+    if mode == "declared" and engine.salt_field is not None:
+        return True
+    return entry.dedicated_namespace is not None and entry.dedicated_namespace == namespace_id
+
+
+def refusal(entry: ReplicaEntry, engine: Engine, condition: Condition, *, mode: IsolationMode, family: str, namespace_id: str) -> str | None:
+    """Why the replica may not be chosen, or None. ``isolation`` comes last: it means that nothing else speaks against the replica."""
+    if entry.state != "active":
+        return entry.state
+    if entry.role == "prefill":
+        return "prefill_only"
+    if entry.engine != family:
+        return "other_engine"
+    if condition.blocked:
+        return "address_not_allowed"
+    if not condition.credential_opens:
+        return "credential"
+    if condition.tried:
+        return "tried"
+    if not condition.reachable:
+        return "unreachable"
+    if not condition.breaker_allows:
+        return "breaker_open"
+    if not isolates(entry, engine, mode, namespace_id):
+        return ISOLATION
+    return None

@@ -1,0 +1,169 @@
+"""Build a router by hand, run it, stop it. Tests start it by this same code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from routing.dataplane import doors, upstream
+from routing.dataplane.config import Config, Secrets
+from routing.dataplane.feeds.load import LoadFeed
+from routing.dataplane.feeds.snapshots import SnapshotFeed
+from routing.dataplane.keys import Keys
+from routing.dataplane.metrics import Metrics, PlaneCollector
+from routing.dataplane.state import Plane
+from routing.dataplane.telemetry import Telemetry
+
+FIRST_SYNC_S = 3.0
+FLUSH_S = 2.0
+CUT_S = 2.0  # for the last error events to be written
+WORKERS = 2
+log = logging.getLogger("saltroute.router")
+
+
+class Router:
+    """One router: two ports, the plane between them, the feeds that fill it. Nothing runs before :meth:`start`."""
+
+    def __init__(self, config: Config, secrets: Secrets, *, resolver: aiohttp.abc.AbstractResolver | None = None) -> None:
+        self.config = config
+        metrics = Metrics()
+        telemetry = Telemetry(
+            router_id=config.router_id,
+            records_key=secrets.records_key,
+            queue_bound=config.record_queue,
+            stream_maxlen=config.stream_maxlen,
+            metrics=metrics,
+        )
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="body")
+        self.plane = Plane(
+            config=config,
+            metrics=metrics,
+            telemetry=telemetry,
+            session=upstream.make_session(config, pooled=True, resolver=resolver),
+            fresh_session=upstream.make_session(config, pooled=False, resolver=resolver),
+            workers=self._workers,
+        )
+        metrics.registry.register(PlaneCollector(self.plane))
+        self.snapshots = SnapshotFeed(self.plane, Keys(secrets))
+        self.load = LoadFeed(self.plane)
+        self._valkey = _connect(config.valkey_url)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._runners: list[web.ServerRunner] = []
+        self._sockets: list[socket.socket] = []
+
+    async def start(self) -> None:
+        """Load the configuration (from disk, then from Valkey if it answers), start the feeds, then open the ports.
+
+        An engine that is away, or a Valkey that is, keeps no router from starting.
+        """
+        self.snapshots.load_from_disk()
+        if self._valkey is not None:
+            with contextlib.suppress(Exception):  # the poll tries again every second and says so
+                async with asyncio.timeout(FIRST_SYNC_S):
+                    await self.snapshots.sync(self._valkey)
+            self._run(self.snapshots.poll(self._valkey), "poll")
+            self._run(self.snapshots.listen(self._valkey), "listen")
+            self._run(self.snapshots.report(self._valkey), "report")
+            self._run(self.plane.telemetry.run(self._valkey), "records")
+        self._run(self.load.run(), "load")
+        await self._listen(doors.public_door(self.plane), self.config.port)
+        await self._listen(doors.internal_door(self.plane, self.snapshots), self.config.internal_port)
+        log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_ended)
+        self._tasks.append(task)
+
+    async def _listen(self, handler: doors.Handler, port: int) -> None:
+        runner = web.ServerRunner(doors.Server(handler, max_body_bytes=self.config.max_body_bytes), shutdown_timeout=1.0)
+        await runner.setup()
+        bound = socket.create_server((self.config.host, port), family=socket.AF_INET6 if ":" in self.config.host else socket.AF_INET, backlog=1024)
+        bound.setblocking(False)
+        await web.SockSite(runner, bound, backlog=1024).start()
+        self._runners.append(runner)
+        self._sockets.append(bound)
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def internal_port(self) -> int:
+        return int(self._sockets[1].getsockname()[1])
+
+    async def drain(self) -> None:
+        """Stop taking traffic without losing any: not ready at once, still serving for ``linger_s``, then until the last request ends or ``drain_s``
+        is over; what still runs then ends with an error of its own, not with a bare cut."""
+        plane = self.plane
+        plane.draining = True
+        began_s = time.monotonic()
+        while (elapsed_s := time.monotonic() - began_s) < self.config.drain_s:
+            if elapsed_s >= self.config.linger_s and plane.in_flight == 0:
+                return
+            await asyncio.sleep(0.02)
+        plane.cutting = True
+        for task in plane.tasks:
+            task.cancel()
+        if plane.tasks:
+            await asyncio.wait(set(plane.tasks), timeout=CUT_S)
+
+    async def stop(self) -> None:
+        """Close the ports, send what records are left, keep the state, let go of everything."""
+        for runner in self._runners:
+            await runner.cleanup()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._valkey is not None:
+            await self.plane.telemetry.flush(self._valkey, FLUSH_S)
+            await self._valkey.aclose()
+        await self.snapshots.save()
+        await self.plane.session.close()
+        await self.plane.fresh_session.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _connect(url: str | None) -> Redis | None:
+    """A client that neither retries nor waits long: callers have their own clocks."""
+    if url is None:
+        return None
+    return Redis.from_url(url, socket_connect_timeout=1.0, retry=Retry(NoBackoff(), 0), health_check_interval=5)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    """A feed that dies is a mistake of ours; it must not die unseen."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        doors.log_mistake(error)
+
+
+async def run(config: Config, secrets: Secrets) -> None:
+    """Run until SIGTERM or SIGINT, drain, stop. A second signal stops at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    router = Router(config, secrets)
+
+    def signalled() -> None:
+        if stop.is_set():
+            raise SystemExit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    await router.start()
+    await stop.wait()
+    await router.drain()
+    await router.stop()

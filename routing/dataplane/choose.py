@@ -1,0 +1,130 @@
+"""From a request to a replica: measure the prompt, take a frozen picture of the pool, let the scheduler decide."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from uuid import UUID
+
+from namespaces.core.salts import Namespace
+from routing.core import filters, prefix, scheduler
+from routing.core.residency import NO_MATCH
+from routing.core.types import Ask, NoReplica, Replica
+from routing.dataplane import errors
+from routing.dataplane.inflight import Choice, Flight, Prompt
+from routing.dataplane.openai import Call
+from routing.dataplane.state import Plane
+from routing.dataplane.view import EndpointView, ReplicaView
+
+
+def measure(call: Call, namespace: Namespace, bytes_per_token: float) -> Prompt:
+    """The prompt's chain under the namespace, and its size in tokens by the endpoint's learned ratio (exactly, where token ids were given).
+
+    A prompt shorter than one block has no chain; then the whole of it ranks the cold replicas, so that short prompts spread.
+    """
+    ratio = call.token_bytes or bytes_per_token
+    digests = prefix.chain(namespace.index_seed, call.prompt)
+    head = digests[:2] or (hashlib.sha256(namespace.index_seed + call.prompt).digest()[:16],)
+    return Prompt(digests=digests, head=head, tokens=max(1, round(len(call.prompt) / ratio)), bytes_per_token=ratio)
+
+
+def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: float) -> Choice:
+    """Pick a replica for the flight.
+
+    Raises:
+        ApiError: 503 ``isolation_unavailable`` if isolation is all that speaks against some replica, else 503 ``no_ready_replica``. The flight
+        keeps the
+            candidates and their reasons.
+    """
+    endpoint, namespace, prompt, call = flight.endpoint, flight.namespace, flight.prompt, flight.call
+    if endpoint is None or namespace is None or prompt is None or call is None:
+        raise RuntimeError("nothing to choose for")
+    state = plane.endpoint_state(endpoint.entry.id)
+    ask = Ask(
+        prompt_tokens=prompt.tokens,
+        prefix_key=b"".join(prompt.head),
+        ttft_slo_s=endpoint.slo.ttft_s if endpoint.slo else None,
+        sequence=state.sequence,
+    )
+    if not tried:
+        state.sequence += 1
+    pool_rate, sizes = plane.pool_rate(endpoint), plane.index.sizes()
+    candidates = [
+        _picture(
+            plane,
+            endpoint,
+            replica,
+            namespace=namespace,
+            prompt=prompt,
+            pool_rate=pool_rate,
+            held_blocks=sizes.get(replica.url, (0, 0))[0],
+            tried=tried,
+            now_s=now_s,
+        )
+        for replica in endpoint.replicas
+    ]
+    decision = scheduler.decide(ask, candidates, endpoint.policy)
+    if isinstance(decision, NoReplica):
+        flight.candidates = flight.candidates if tried else decision.candidates
+        isolated = any(candidate.refusal == filters.ISOLATION for candidate in decision.candidates)
+        raise errors.isolation_unavailable() if isolated and not tried else errors.no_ready_replica()
+    chosen = next(replica for replica in endpoint.replicas if str(replica.entry.id) == decision.chosen.replica_id)
+    return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
+
+
+def _picture(
+    plane: Plane,
+    endpoint: EndpointView,
+    replica: ReplicaView,
+    *,
+    namespace: Namespace,
+    prompt: Prompt,
+    pool_rate: float | None,
+    held_blocks: int,
+    tried: Collection[UUID],
+    now_s: float,
+) -> Replica:
+    """One candidate as the scheduler sees it."""
+    entry, engine = replica.entry, plane.engine(replica.url)
+    condition = filters.Condition(
+        reachable=engine.reachable(),
+        blocked=engine.health == "blocked",
+        breaker_allows=engine.breaker.allows(now_s),
+        credential_opens=replica.credential_opens,
+        tried=entry.id in tried,
+    )
+    refusal = filters.refusal(
+        entry,
+        replica.engine,
+        condition,
+        mode=endpoint.pool.isolation,
+        family=endpoint.entry.engine,
+        namespace_id=namespace.public_id,
+    )
+    if refusal is not None:
+        return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
+    key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+    match = plane.index.match(key, prompt.digests, replica.url, now_s) if prompt.digests else NO_MATCH
+    matched_tokens = min(prompt.tokens, int(match.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
+    queued_tokens, waiting = engine.ledger.queued(now_s)
+    foreign_tokens, foreign_running = engine.foreign(now_s)
+    capacity = 0 if engine.capacity_tokens is None else int(engine.capacity_tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES)
+    return Replica(
+        id=str(entry.id),
+        name=entry.name,
+        queued_tokens=queued_tokens,
+        foreign_tokens=foreign_tokens,
+        active_decodes=max(0, engine.in_flight - waiting) + foreign_running,
+        in_flight=engine.in_flight,
+        last_chosen=engine.chosen,
+        matched_tokens=matched_tokens,
+        confidence=match.confidence * min(1.0, engine.calibration.kappa),
+        evidence=match.source or "none",
+        evidence_age_s=match.age_s,
+        prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),
+        fixed_s=engine.calibration.fixed_s,
+        working_set_blocks=held_blocks,
+        capacity_blocks=capacity,
+        new_blocks=max(0, len(prompt.digests) - match.blocks),
+        rank=prefix.rendezvous(namespace.index_seed, prompt.head, entry.id.bytes),
+    )

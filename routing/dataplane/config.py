@@ -1,0 +1,125 @@
+"""Everything that can be set about a router, read once at start-up. The rest of the data plane takes this value and reads no environment.
+
+Policy choices that a setting cannot express are written where they are made; the clocks are explained here:
+
+* ``connect_s``: to an open connection, name look-up included.
+* ``first_byte_s``: from the connection to the first event of a stream. ``answer_s`` is the same clock for answers that do not stream: their
+first byte comes
+  when the whole generation is done, so it is longer.
+* ``idle_s``: between two reads of an answer that has begun, and between two reads of a client's upload. There is no total limit: a generation
+may take an hour.
+* ``write_s``: how long a client may refuse to read before its stream is closed.
+* ``drain_s``: how long streams may go on after SIGTERM; ``linger_s``: how long new requests are still served, while balancers take the router out.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from routing.outbound.addresses import Network, parse_ranges
+from settings import env as read
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Key material, from files. Never printed."""
+
+    root: bytes = field(repr=False)  # 32 bytes
+    publish_public_key: bytes = field(repr=False)  # 32 bytes, Ed25519
+    records_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A router's settings; times in seconds."""
+
+    router_id: str
+    state_dir: Path
+    valkey_url: str | None = field(default=None, repr=False)  # None: from disk alone, for tests and for reading a state directory
+    host: str = "127.0.0.1"
+    port: int = 8080
+    internal_port: int = 8081
+    allowed_ranges: tuple[Network, ...] = ()
+    connect_s: float = 2.0
+    first_byte_s: float = 30.0
+    answer_s: float = 300.0
+    idle_s: float = 60.0
+    write_s: float = 30.0
+    drain_s: float = 30.0
+    linger_s: float = 1.0
+    keepalive_s: float = 4.0  # to engines; uvicorn closes idle connections after 5 s
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_answer_bytes: int = 64 * 1024 * 1024
+    max_in_flight: int = 4096
+    breaker_failures: int = 3
+    breaker_open_s: float = 30.0
+    poll_s: float = 1.0  # versions in Valkey, and the router's report
+    scrape_s: float = 1.0  # engines' health and metrics
+    stale_s: float = 300.0
+    expired_s: float = 86_400.0
+    stream_maxlen: int = 200_000
+    record_queue: int = 20_000
+    cors_origins: tuple[str, ...] = ()
+    media_hosts: tuple[str, ...] = ()
+
+
+def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secrets]:
+    """Read settings and key files.
+
+    Raises:
+        EnvError: something is missing or malformed; the text names the variable.
+    """
+    default = Config(router_id="", state_dir=Path())
+
+    def number(name: str, value: float) -> float:
+        return read.seconds(name, value, env=env)
+
+    try:
+        ranges = parse_ranges(read.words("SALTROUTE_ALLOWED_RANGES", env=env))
+    except ValueError:
+        raise read.EnvError("SALTROUTE_ALLOWED_RANGES must be networks such as 127.0.0.0/8, separated by commas") from None
+    config = Config(
+        router_id=read.text("ROUTER_ID", f"{socket.gethostname()}-{read.integer('ROUTER_PORT', default.port, env=env)}", env=env),
+        state_dir=Path(read.text("SALTROUTE_STATE_DIR", env=env)),
+        valkey_url=read.password_in(read.text("VALKEY_URL", env=env), "VALKEY_PASSWORD_FILE", env=env),
+        host=read.text("ROUTER_HOST", default.host, env=env),
+        port=read.integer("ROUTER_PORT", default.port, high=65535, env=env),
+        internal_port=read.integer("ROUTER_INTERNAL_PORT", default.internal_port, high=65535, env=env),
+        allowed_ranges=ranges,
+        connect_s=number("ROUTER_CONNECT_S", default.connect_s),
+        first_byte_s=number("ROUTER_FIRST_BYTE_S", default.first_byte_s),
+        answer_s=number("ROUTER_ANSWER_S", default.answer_s),
+        idle_s=number("ROUTER_IDLE_S", default.idle_s),
+        write_s=number("ROUTER_WRITE_S", default.write_s),
+        drain_s=number("ROUTER_DRAIN_S", default.drain_s),
+        linger_s=number("ROUTER_LINGER_S", default.linger_s),
+        keepalive_s=number("ROUTER_KEEPALIVE_S", default.keepalive_s),
+        max_body_bytes=read.integer("ROUTER_MAX_BODY_BYTES", default.max_body_bytes, low=1024, env=env),
+        max_in_flight=read.integer("ROUTER_MAX_IN_FLIGHT", default.max_in_flight, low=1, env=env),
+        breaker_failures=read.integer("ROUTER_BREAKER_FAILURES", default.breaker_failures, low=1, env=env),
+        breaker_open_s=number("ROUTER_BREAKER_OPEN_S", default.breaker_open_s),
+        scrape_s=number("ROUTER_SCRAPE_S", default.scrape_s),
+        stale_s=number("ROUTER_STALE_S", default.stale_s),
+        expired_s=number("ROUTER_EXPIRED_S", default.expired_s),
+        stream_maxlen=read.integer("ROUTER_STREAM_MAXLEN", default.stream_maxlen, low=1000, env=env),
+        record_queue=read.integer("ROUTER_RECORD_QUEUE", default.record_queue, low=100, env=env),
+        cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
+        media_hosts=tuple(host.lower() for host in read.words("ROUTER_MEDIA_HOSTS", env=env)),
+    )
+    secrets = Secrets(
+        root=_key("SALTROUTE_ROOT_KEY_FILE", env),
+        publish_public_key=_key("SALTROUTE_PUBLISH_PUBLIC_KEY_FILE", env),
+        records_key=read.secret_file("SALTROUTE_RECORDS_KEY_FILE", env=env),
+    )
+    return config, secrets
+
+
+def _key(name: str, env: Mapping[str, str]) -> bytes:
+    value = read.secret_file(name, env=env)
+    if len(value) != 32:
+        raise read.EnvError(f"{name} must hold exactly 32 bytes")
+    return value

@@ -1,0 +1,206 @@
+"""Ask an engine, and a second one if the first did not answer as an engine should.
+
+Policy. An answer is judged before the client is told anything: by its status, by its body, by the first event of a stream (comments before it
+are held).
+Then: a refused or broken connection, a 5xx, a first byte that did not come in time, an engine's 401 or redirect, a 429 and an answer that was
+aborted are tried once more, on the next best replica, after the first connection was closed; that may run a prompt twice, never show it twice. A
+reused
+connection that ended before a byte of the answer is tried again on a new connection to the same replica, once, and counts for nothing. A 4xx is the
+client's and goes back unchanged. After the first byte nothing is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from routing.core import body as bodies
+from routing.core import sse
+from routing.core.verdict import OK, Verdict, judge, may_pass, parse, safe_message
+from routing.dataplane import errors, upstream
+from routing.dataplane.choose import choose
+from routing.dataplane.errors import ApiError
+from routing.dataplane.inflight import Attempt, Flight
+from routing.dataplane.state import Plane
+from routing.dataplane.upstream import Upstream, UpstreamFailed
+
+MAX_ATTEMPTS = 2
+MAX_HELD_BYTES = 64 * 1024  # comments and blank lines before the first event
+
+
+@dataclass(slots=True)
+class Answer:
+    """A judged answer. A stream brings its first events along; anything else its whole body."""
+
+    upstream: Upstream
+    events: list[bytes] = field(default_factory=list)
+    splitter: sse.EventSplitter | None = None
+    body: bytes = b""
+    payload: object = None
+
+
+@dataclass(slots=True)
+class _Failures:
+    """What went wrong so far in one request: decides the client's error when nobody answers."""
+
+    causes: list[str] = field(default_factory=list)
+    status: int = 502
+    throttled: ApiError | None = None
+
+    def final(self) -> ApiError:
+        if self.throttled is not None:
+            return self.throttled
+        if self.causes and all(cause in ("connect", "connect_timeout", "blocked") for cause in self.causes):
+            return errors.no_ready_replica()
+        if self.causes and self.causes[-1] in ("first_byte_timeout", "idle_timeout"):
+            return errors.upstream_timeout()
+        return errors.upstream_error(503 if self.status == 503 else 502)
+
+
+async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_parents: list[str]) -> Answer:
+    """Dispatch the flight until somebody answers.
+
+    Raises:
+        ApiError: the client's own 4xx as the engine said it, or what is left after the attempts.
+    """
+    tried: set[UUID] = set()
+    failures = _Failures()
+    while len(tried) < MAX_ATTEMPTS:
+        try:
+            choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
+        except ApiError:
+            if not tried:
+                raise
+            break
+        if not tried:
+            flight.decide_s = time.monotonic() - flight.started_s
+        tried.add(choice.replica.entry.id)
+        attempt = flight.begin_attempt(choice)
+        outgoing = _outgoing(flight)
+        headers = upstream.request_headers(
+            choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex
+        )
+        try:
+            answer, verdict = await _ask(plane, flight, attempt, path=engine_path, body=outgoing, headers=headers)
+        except UpstreamFailed as failed:
+            if failed.cause == "blocked":
+                choice.engine.health = "blocked"
+            attempt.failed(failed.cause)
+            failures.causes.append(failed.cause)
+            flight.end_attempt()
+            continue
+        if verdict.kind == "ok":
+            attempt.tell_breaker("succeeded")
+            return answer
+        error = _error_for(attempt, answer, verdict)
+        if verdict.kind == "client":
+            attempt.tell_breaker("succeeded")
+            attempt.error = "client_error"
+            raise error
+        attempt.failed(f"status_{verdict.status}" if verdict.kind != "aborted" else "aborted", breaker=verdict.kind != "busy")
+        failures.causes.append(verdict.kind)
+        failures.status = verdict.status
+        failures.throttled = error if verdict.kind == "busy" else None
+        flight.end_attempt()
+    raise failures.final()
+
+
+def _call_streams(flight: Flight) -> bool:
+    return flight.call is not None and flight.call.stream
+
+
+def _outgoing(flight: Flight) -> bytes:
+    """The body for the chosen engine. ``bodies.edit`` reads it again and refuses to hand out one that does not carry exactly our salt."""
+    call, namespace, endpoint, attempt = flight.call, flight.namespace, flight.endpoint, flight.attempt
+    if call is None or namespace is None or endpoint is None or attempt is None:
+        raise RuntimeError("nothing to send")
+    try:
+        return bodies.edit(call.body, engine=attempt.choice.replica.engine, salt=namespace.salt, served_model=endpoint.entry.served_model)
+    except bodies.SaltError:
+        raise errors.isolation_unavailable() from None
+
+
+async def _ask(
+    plane: Plane, flight: Flight, attempt: Attempt, *, path: str, body: bytes, headers: Mapping[str, str]
+) -> tuple[Answer, Verdict]:
+    """One attempt: send, wait for the first byte, judge.
+
+    Raises:
+        UpstreamFailed: the replica did not answer, or not in time.
+    """
+    loop = asyncio.get_running_loop()
+    limit_s = plane.config.first_byte_s if _call_streams(flight) else plane.config.answer_s
+    deadline_s = loop.time() + limit_s
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            attempt.upstream = opened = await _send(plane, attempt, path=path, body=body, headers=headers)
+            attempt.headers_seen(opened.status)
+            if opened.is_stream and opened.status == 200:
+                return await _first_event(flight, attempt, opened)
+    except TimeoutError:
+        raise UpstreamFailed("first_byte_timeout") from None
+    whole = await opened.read_all(limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s)
+    flight.first_byte_s = time.monotonic()
+    payload = parse(whole)
+    verdict = judge(opened.status, payload)
+    if verdict.kind == "ok":
+        if not isinstance(payload, dict):  # a page of some proxy's under 200 is no completion
+            verdict = Verdict(kind="replica", status=502)
+        else:
+            attempt.first_byte(flight.first_byte_s)
+    return Answer(upstream=opened, body=whole, payload=payload), verdict
+
+
+async def _send(plane: Plane, attempt: Attempt, *, path: str, body: bytes, headers: Mapping[str, str]) -> Upstream:
+    replica = attempt.choice.replica
+    try:
+        return await upstream.send(plane.session, replica, path, body=body, headers=headers)
+    except UpstreamFailed as failed:
+        if failed.cause != "stale_connection":
+            raise
+    try:
+        return await upstream.send(plane.fresh_session, replica, path, body=body, headers=headers)
+    except UpstreamFailed as failed:
+        raise UpstreamFailed("broken" if failed.cause == "stale_connection" else failed.cause) from None
+
+
+async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tuple[Answer, Verdict]:
+    """Read a stream up to its first event with data, and judge that."""
+    splitter = sse.EventSplitter()
+    events: list[bytes] = []
+    size = 0
+    while True:
+        chunk = await opened.read()
+        if not chunk:
+            raise UpstreamFailed("broken")  # it ended before it said anything
+        size += len(chunk)
+        events.extend(splitter.feed(chunk))
+        datas = [data for data in map(sse.data_of, events) if data is not None]
+        if datas:
+            break
+        if size > MAX_HELD_BYTES + sse.MAX_EVENT_BYTES:
+            raise UpstreamFailed("too_large")
+    verdicts = (judge(200, parse(data)) for data in datas[:2])  # an engine that shuts down says "abort" in the second event of a chat
+    verdict = next((one for one in verdicts if one.kind != "ok"), OK)
+    if verdict.kind == "ok":
+        flight.first_byte_s = time.monotonic()
+        attempt.first_byte(flight.first_byte_s)
+    return Answer(upstream=opened, events=events, splitter=splitter), verdict
+
+
+def _error_for(attempt: Attempt, answer: Answer, verdict: Verdict) -> ApiError:
+    """The client's view of an answer that is not a success. Words of an engine pass only if they are shaped and safe."""
+    replica = attempt.choice.replica
+    parts = urlsplit(replica.url)
+    secrets = [parts.netloc, parts.hostname or "", replica.credential or ""]
+    headers = {"Retry-After": answer.upstream.retry_after} if answer.upstream.retry_after else {}
+    passed = answer.body if answer.body and may_pass(answer.body, verdict, secrets) else None
+    code, ours = "engine_refused", "The model server refused the request."
+    if verdict.kind == "busy":
+        code, ours = "rate_limit_exceeded", "The model server is busy."
+    message = safe_message(verdict.error, secrets) or ours
+    return ApiError(verdict.status, code, message, headers=headers, body=passed)

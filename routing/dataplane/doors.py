@@ -1,0 +1,147 @@
+"""The two doors: what a connection on the public or the internal port can get, and the one place where errors become answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from routing.dataplane import cors, errors, health, models, routes
+from routing.dataplane.authenticate import authenticate, request_id
+from routing.dataplane.errors import ApiError
+from routing.dataplane.feeds.snapshots import SnapshotFeed
+from routing.dataplane.request_path import serve, snapshot
+from routing.dataplane.routes import MODEL, MODELS
+from routing.dataplane.state import Plane
+
+DECISION = "x-saltroute-decision"
+SERVER = "saltroute"
+KEEPALIVE_S = 75.0
+LINGER_FOR_BODY_S = 1.0
+log = logging.getLogger("saltroute.router")
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Protocol(RequestHandler):
+    """aiohttp's HTTP/1.1, with our answer to what is not HTTP. The offending bytes are not logged: they may hold a key."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it quotes the offending bytes
+    ) -> web.StreamResponse:
+        error = errors.bad_request("The request is not well-formed HTTP.") if status < 500 else errors.internal()
+        if exc is not None and status >= 500:
+            log_mistake(exc)
+        answer = _answer(error, {DECISION: str(uuid.uuid4()), "Server": SERVER})
+        answer.force_close()
+        return answer
+
+
+class Server(web.Server):
+    """aiohttp's low-level server: handlers are cancelled when their client leaves, nothing is logged per request."""
+
+    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+        loop = asyncio.get_running_loop()
+
+        def make_request(
+            message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler, writer: AbstractStreamWriter, task: asyncio.Task[None]
+        ) -> web.BaseRequest:
+            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes)
+
+        super().__init__(handler, request_factory=make_request, handler_cancellation=True)
+
+    def __call__(self) -> RequestHandler:
+        return Protocol(
+            self,
+            loop=self._loop,
+            access_log=None,  # type: ignore[arg-type] # aiohttp takes None for "no access log", its annotation does not say so
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_FOR_BODY_S,
+        )
+
+
+def public_door(plane: Plane) -> Handler:
+    """The handler of the public port."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        decision_id = uuid.uuid4()
+        headers = {DECISION: str(decision_id), "Server": SERVER, **cors.answer_headers(request.headers, plane.config.cors_origins)}
+        if (own_id := request_id(request.headers)) is not None:
+            headers["X-Request-Id"] = own_id
+        try:
+            answer = await _serve_public(plane, request, decision_id, headers)
+        except ApiError as error:
+            answer = _answer(error, headers)
+            if not request.content.is_eof():
+                answer.force_close()  # what is left of the body is not read as a next request
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost edge: a mistake of ours becomes a 500 and a page
+            log_mistake(error)
+            answer = _answer(errors.internal(), headers)
+        if plane.draining and not answer.prepared:
+            answer.force_close()
+        return answer
+
+    return handle
+
+
+async def _serve_public(plane: Plane, request: web.BaseRequest, decision_id: uuid.UUID, headers: dict[str, str]) -> web.StreamResponse:
+    if request.method == "OPTIONS":
+        preflight = cors.preflight_headers(request.headers, plane.config.cors_origins)
+        return web.Response(status=204, headers={**headers, "Allow": "GET, POST, OPTIONS", **preflight})
+    target = request.raw_path
+    if target in ("/healthz", "/readyz") and (page := health.public_page(plane, target)) is not None:
+        page.headers.update(headers)
+        return page
+    match = routes.resolve(request.method, target)
+    if match.route.engine_path is not None:
+        return await serve(plane, request, match, decision_id, headers)
+    caller = authenticate(snapshot(plane), request.headers, tenant_slug=match.tenant_slug, now=time.time())
+    if match.route is MODELS:
+        found = models.listing(caller)
+    elif match.route is MODEL and match.model is not None:
+        found = models.one(caller, match.model)
+    else:
+        raise errors.unknown_url(None)
+    return web.Response(body=msgspec.json.encode(found), headers={**headers, "Content-Type": errors.JSON})
+
+
+def internal_door(plane: Plane, feed: SnapshotFeed) -> Handler:
+    """The handler of the internal port: health, metrics, status."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        page = health.internal_page(plane, feed, request.path)
+        headers = {DECISION: str(uuid.uuid4()), "Server": SERVER}
+        if page is None:
+            return _answer(errors.unknown_url(None), headers)
+        page.headers.update(headers)
+        return page
+
+    return handle
+
+
+def _answer(error: ApiError, headers: dict[str, str]) -> web.Response:
+    return web.Response(status=error.status, body=error.body(), headers={**headers, "Content-Type": errors.JSON, **error.headers})
+
+
+def log_mistake(error: BaseException) -> None:
+    """Log where a mistake happened, never what the data was: messages of exceptions can quote prompts, keys and addresses."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = " < ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in reversed(frames[-8:]))
+    log.error("mistake: %s at %s", type(error).__name__, place)

@@ -1,0 +1,124 @@
+"""Every error a client of the data plane can see: OpenAI's shape, stable codes, nothing of the inside in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+JSON = "application/json"
+
+
+class ApiError(Exception):
+    """An answer that is not a success. ``body`` replaces the usual JSON where an engine's own error is passed on."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the name of the field in OpenAI's error object
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.type = type or _type_of(status)
+        self.param = param
+        self.headers = dict(headers or {})
+        self.raw = body
+
+    def body(self) -> bytes:
+        return self.raw if self.raw is not None else error_body(self.message, self.type, self.param, self.code)
+
+
+def _type_of(status: int) -> str:
+    return {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_exceeded"}.get(
+        status, "invalid_request_error" if status < 500 else "server_error"
+    )
+
+
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
+    """An error object as JSON bytes."""
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def invalid_key() -> ApiError:
+    """One answer for absent, unknown, revoked, expired and another tenant's keys."""
+    return ApiError(
+        401, "invalid_api_key", "Incorrect API key provided.", type="invalid_request_error", headers={"WWW-Authenticate": "Bearer"}
+    )
+
+
+def conflicting_keys() -> ApiError:
+    return ApiError(
+        401,
+        "conflicting_credentials",
+        "Two different valid API keys were presented. Send one.",
+        type="invalid_request_error",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def suspended() -> ApiError:
+    return ApiError(403, "tenant_suspended", "This account is suspended.")
+
+
+def scope_refused() -> ApiError:
+    """One answer for a scope that does not exist and for one that the key may not use."""
+    return ApiError(403, "scope_not_allowed", "This key may not act in that scope.")
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> ApiError:
+    return ApiError(400, code, message, param=param)
+
+
+def model_not_found(name: str) -> ApiError:
+    """One answer for a model that does not exist, is switched off, or that the key may not use."""
+    shown = name if len(name) <= 200 and name.isprintable() else name[:200].encode("ascii", "backslashreplace").decode()
+    return ApiError(404, "model_not_found", f"The model {shown!r} does not exist or you do not have access to it.", param="model")
+
+
+def unknown_url(canonical: str | None) -> ApiError:
+    hint = f" Did you mean {canonical}?" if canonical else ""
+    return ApiError(404, "unknown_url", f"Unknown request URL.{hint}")
+
+
+def method_not_allowed(allowed: str) -> ApiError:
+    return ApiError(405, "method_not_allowed", f"This URL takes {allowed} only.", headers={"Allow": f"{allowed}, OPTIONS"})
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    return ApiError(413, "request_too_large", f"The request body is larger than {limit_bytes} bytes.")
+
+
+def no_ready_replica() -> ApiError:
+    return ApiError(503, "no_ready_replica", "No replica of this model is ready. Try again shortly.", headers={"Retry-After": "2"})
+
+
+def isolation_unavailable() -> ApiError:
+    return ApiError(
+        503, "isolation_unavailable", "No replica can serve this request under its own cache namespace.", headers={"Retry-After": "5"}
+    )
+
+
+def unavailable(code: str, message: str) -> ApiError:
+    return ApiError(503, code, message, headers={"Retry-After": "2"})
+
+
+def upstream_error(status: int) -> ApiError:
+    """The engine failed. Its own words stay with us; ``status`` is 502 or 503."""
+    headers = {"Retry-After": "2"} if status == 503 else None
+    return ApiError(status, "upstream_error", "The model server could not answer this request.", headers=headers)
+
+
+def upstream_timeout() -> ApiError:
+    return ApiError(504, "upstream_timeout", "The model server did not answer in time.")
+
+
+def internal() -> ApiError:
+    return ApiError(500, "internal_error", "The router made a mistake. It was recorded under the decision id of this answer.")

@@ -1,0 +1,128 @@
+"""What engines say of themselves: are they there, how busy are they, how large is their cache, are they still the process they were.
+
+One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``. A scrape adds other people's load to ours and never replaces our own count;
+it is faded
+by age and ignored when old. A new process start time means an empty cache: its residency is forgotten. Health checks go through the same connect-time
+guard as requests; two misses in a row take an engine out, one answer brings it back, and neither touches the breaker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import aiohttp
+
+from routing.core.exposition import read_load
+from routing.dataplane.state import Engine, Plane
+from routing.dataplane.view import ReplicaView
+from routing.outbound import guard
+
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+log = logging.getLogger("saltroute.load")
+
+
+class LoadFeed:
+    """Keeps one watching task for each engine in the configuration."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Start and stop watchers as engines come and go, for ever."""
+        try:
+            while True:
+                self.adjust()
+                await asyncio.sleep(min(0.25, self._plane.config.scrape_s))
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    def adjust(self) -> None:
+        """One watcher for each engine that is known now."""
+        known = self._plane.known
+        for url in [url for url, task in self._tasks.items() if url not in known or task.done()]:
+            self._tasks.pop(url).cancel()
+        for url in known:
+            if url not in self._tasks:
+                self._tasks[url] = asyncio.create_task(self._watch(url), name=f"watch {url}")
+
+    async def _watch(self, url: str) -> None:
+        while True:
+            replica = self._plane.view.replicas().get(url)
+            if replica is None:
+                return
+            await check(self._plane, replica)
+            await asyncio.sleep(self._plane.config.scrape_s)
+
+
+async def check(plane: Plane, replica: ReplicaView) -> None:
+    """One health check and, if the engine is there, one scrape."""
+    engine = plane.engine(replica.url)
+    try:
+        async with asyncio.timeout(plane.config.connect_s):
+            async with plane.session.get(f"{replica.url}/health", headers=_headers(replica), allow_redirects=False) as answer:
+                alive = answer.status < 500
+                await answer.content.read(1024)
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        missed(engine, blocked=guard.was_refused(error))
+        return
+    if not alive:
+        missed(engine, blocked=False)
+        return
+    engine.misses = 0
+    engine.health = "ok"
+    await scrape(plane, replica, engine)
+
+
+def missed(engine: Engine, *, blocked: bool) -> None:
+    """Note a failed health check."""
+    engine.misses += 1
+    engine.health = "blocked" if blocked else "failing"
+
+
+async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
+    """Read the metrics page, if there is one; its absence says nothing about health."""
+    try:
+        async with asyncio.timeout(plane.config.connect_s):
+            async with plane.session.get(f"{replica.url}/metrics", headers=_headers(replica), allow_redirects=False) as answer:
+                if answer.status != 200:
+                    return
+                page = await _bounded(answer)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return
+    if page is None:
+        return
+    load = read_load(replica.entry.engine, page)
+    if load.started_at is not None:
+        if engine.started_at is not None and abs(load.started_at - engine.started_at) > 0.5:
+            engine.restarts += 1
+            plane.index.forget(engine.url)
+            log.info("an engine was restarted; its residency is forgotten")
+        engine.started_at = load.started_at
+    if load.running is not None or load.waiting is not None:
+        engine.scraped(load, time.monotonic())
+    if load.capacity_tokens is not None:
+        engine.capacity_tokens = load.capacity_tokens
+        plane.set_capacity(engine)
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes | None:
+    """The page, or None if it is larger than any metrics page."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_PAGE_BYTES:
+            return None
+    return b"".join(parts)
+
+
+def _headers(replica: ReplicaView) -> dict[str, str]:
+    headers = {"Accept-Encoding": "identity", "User-Agent": "saltroute"}
+    if replica.credential is not None:
+        headers["Authorization"] = f"Bearer {replica.credential}"
+    return headers

@@ -1,0 +1,325 @@
+"""The guard: one object holds whatever a request takes, and gives all of it back on every way out, cancellation included.
+
+    Flight    the request: the plane's count, its task, the record
+    Attempt   one dispatch: the engine's count, ledger tokens, breaker probe, pending residency, upstream connection
+
+Whatever happens in between, after ``Flight.__exit__`` every count is what it was before; a test storms it with mixed endings and asserts exact zeros.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+from namespaces.core.salts import Namespace
+from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
+from routing.core.stream import Usage
+from routing.core.types import Candidate, Decision
+from routing.dataplane.authenticate import Caller
+from routing.dataplane.errors import ApiError
+from routing.dataplane.openai import Call
+from routing.dataplane.state import Engine, Plane
+from routing.dataplane.view import EndpointView, ReplicaView
+
+if TYPE_CHECKING:
+    from routing.dataplane.upstream import Upstream
+
+MAX_CANDIDATES = 32  # in a record
+_NEAR = 32  # tokens of a match that block rounding may lose
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What placing a prompt needs: its chain under the namespace, and sizes."""
+
+    digests: tuple[bytes, ...]
+    head: tuple[bytes, ...]  # what ranks cold replicas: the first blocks, or the whole of a prompt shorter than one
+    tokens: int
+    bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A decision and what it refers to."""
+
+    decision: Decision
+    replica: ReplicaView
+    engine: Engine
+
+
+class Attempt:
+    """One dispatch. Made at the moment of dispatch, released exactly once."""
+
+    def __init__(self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, stream: bool) -> None:
+        self._plane = plane
+        self.choice = choice
+        self.engine = choice.engine
+        self.started_s = time.monotonic()
+        self.upstream: Upstream | None = None
+        self.status: int | None = None
+        self.error: str | None = None
+        self._namespace = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+        self._digests = prompt.digests
+        self._headers_seen = self._resident = self._told = self._released = False
+        chosen, engine = choice.decision.chosen, choice.engine
+        self.tokens_ahead = chosen.queued_tokens
+        self.was_idle = engine.in_flight == 0
+        # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
+        limit_s = plane.config.first_byte_s if stream else 1.5 * chosen.expected_ttft_s + 0.25
+        plane.requests += 1
+        engine.requests += 1
+        engine.in_flight += 1
+        engine.chosen = plane.requests
+        self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
+        self._probe = engine.breaker.begin(self.started_s)
+        self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url)
+
+    def headers_seen(self, status: int) -> None:
+        self.status = status
+        self._headers_seen = True
+
+    def first_byte(self, now_s: float) -> None:
+        """Prefill is over: the tokens leave the ledger, the prompt is resident."""
+        self.engine.ledger.release(self._entry)
+        if not self._resident:
+            self._resident = True
+            self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s)
+
+    def tell_breaker(self, outcome: Literal["succeeded", "failed"]) -> None:
+        """Say once how the replica did; an attempt that ends unsaid was undecided (the client left, or the replica was busy)."""
+        if self._told:
+            return
+        self._told = True
+        if outcome == "succeeded":
+            self.engine.breaker.succeeded(probe=self._probe)
+        else:
+            self.engine.failures += 1
+            self.engine.breaker.failed(time.monotonic(), probe=self._probe)
+
+    def failed(self, error: str, *, breaker: bool = True) -> None:
+        """Note a failure by a code of ours."""
+        self.error = error
+        self._plane.metrics.attempts_failed.labels(cause=error).inc()
+        if breaker:
+            self.tell_breaker("failed")
+
+    def release(self) -> AttemptRecord | None:
+        """Give everything back. A prompt cancelled after the engine had answered with headers stays cached there; one that failed does not count."""
+        if self._released:
+            return None
+        self._released = True
+        now_s = time.monotonic()
+        if self.upstream is not None:
+            self.upstream.close()
+        self.engine.ledger.release(self._entry)
+        if not self._resident:
+            if self._headers_seen and self.error is None:
+                self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s)
+            else:
+                self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket)
+        if not self._told:
+            self.engine.breaker.undecided(probe=self._probe)
+        self.engine.in_flight -= 1
+        if self.engine.in_flight == 0 and self.engine.url not in self._plane.known:
+            self._plane.forget_unused()
+        return AttemptRecord(
+            replica_id=str(self.choice.replica.entry.id), status=self.status, error=self.error, duration_s=now_s - self.started_s
+        )
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request from its first line to its record. Used as a context manager, once."""
+
+    plane: Plane
+    route: str
+    decision_id: UUID
+    request_id: str | None
+    started_at: float = field(default_factory=time.time)
+    started_s: float = field(default_factory=time.monotonic)
+    caller: Caller | None = None
+    call: Call | None = None
+    endpoint: EndpointView | None = None
+    namespace: Namespace | None = None
+    prompt: Prompt | None = None
+    decision: Decision | None = None
+    candidates: tuple[Candidate, ...] = ()
+    decide_s: float | None = None
+    attempt: Attempt | None = None
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    first_byte_s: float | None = None  # monotonic
+    outcome: Outcome | None = None
+    status: int = 200
+    error_code: str | None = None
+
+    def __enter__(self) -> Flight:
+        self.plane.in_flight += 1
+        task = asyncio.current_task()
+        if task is not None:
+            self.plane.tasks.add(task)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._conclude(error)
+            self._learn()
+            self.end_attempt()
+            self._report()
+        finally:
+            self.end_attempt()
+            self.plane.in_flight -= 1
+            task = asyncio.current_task()
+            if task is not None:
+                self.plane.tasks.discard(task)
+
+    def begin_attempt(self, choice: Choice) -> Attempt:
+        """Take what one dispatch takes. The one before must have ended: two engines never work on one request."""
+        if self.attempt is not None or self.namespace is None or self.prompt is None or self.call is None:
+            raise RuntimeError("attempt out of order")
+        self.decision = choice.decision
+        self.candidates = choice.decision.candidates
+        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, stream=self.call.stream)
+        return self.attempt
+
+    def end_attempt(self) -> None:
+        """Give back what the dispatch took; safe to repeat."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is not None and (entry := attempt.release()) is not None:
+            self.attempts.append(entry)
+
+    def end(self, outcome: Outcome, *, status: int, error_code: str | None = None) -> None:
+        """Say how it went, where no exception says it."""
+        self.outcome, self.status, self.error_code = outcome, status, error_code
+
+    def _conclude(self, error: BaseException | None) -> None:
+        if isinstance(error, ApiError):
+            self.end(_outcome_of(error), status=error.status, error_code=error.code)
+        elif isinstance(error, asyncio.CancelledError | ConnectionError):
+            self.end("client_cancelled", status=499, error_code=self.error_code)
+        elif error is not None or self.outcome is None:
+            self.end("refused", status=500, error_code="internal_error")
+
+    def _learn(self) -> None:
+        """Feed what the answer showed back into the estimates: bytes per token, speed, reuse."""
+        attempt, call, prompt, decision, usage = self.attempt, self.call, self.prompt, self.decision, self.usage
+        if attempt is None or call is None or prompt is None or decision is None or self.endpoint is None or usage.prompt_tokens is None:
+            return
+        if self.outcome != "ok":
+            return
+        if call.learns:
+            self.plane.endpoint_state(self.endpoint.entry.id).ratio.observe(len(call.prompt), usage.prompt_tokens)
+        calibration, chosen = attempt.engine.calibration, decision.chosen
+        if usage.cached_tokens is not None and (call.learns or call.token_bytes):
+            calibration.observe_reuse(predicted_tokens=chosen.matched_tokens - _NEAR, cached_tokens=usage.cached_tokens)
+        cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
+        uncached = max(1.0, usage.prompt_tokens - cached)
+        attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
+        if call.stream and self.first_byte_s is not None:
+            calibration.observe_ttft(
+                tokens_ahead=attempt.tokens_ahead,
+                uncached_tokens=uncached,
+                idle=attempt.was_idle,
+                ttft_s=self.first_byte_s - attempt.started_s,
+                expected_s=chosen.expected_ttft_s,
+                now_s=time.monotonic(),
+            )
+
+    def _report(self) -> None:
+        metrics, usage = self.plane.metrics, self.usage
+        outcome = self.outcome or "refused"
+        metrics.requests.labels(route=self.route, outcome=outcome).inc()
+        if self.error_code is not None:
+            metrics.refused.labels(code=self.error_code).inc()
+        for kind, count in (("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens), ("cached", usage.cached_tokens)):
+            if count:
+                metrics.tokens.labels(kind=kind).inc(count)
+        ttft_s = self._ttft_s()
+        if ttft_s is not None:
+            metrics.ttft.observe(ttft_s)
+        if self.decide_s is not None:
+            metrics.decide.observe(self.decide_s)
+        if self.caller is not None:
+            self.plane.telemetry.add(self._record(outcome, ttft_s))
+
+    def _ttft_s(self) -> float | None:
+        """Time to first token, of streams only: the first byte of a whole answer comes when the last token is known."""
+        if self.first_byte_s is None or self.call is None or not self.call.stream:
+            return None
+        return self.first_byte_s - self.started_s
+
+    def _record(self, outcome: Outcome, ttft_s: float | None) -> DecisionRecord:
+        if self.caller is None:
+            raise RuntimeError("a record needs a caller")
+        tenant, key = self.caller.grant.tenant.snapshot, self.caller.grant.key
+        scope = self.caller.grant.tenant.scopes.get(self.caller.scope_path)
+        endpoint, decision, usage = self.endpoint, self.decision, self.usage
+        chosen = decision.chosen if decision is not None and self.attempts else None
+        return DecisionRecord(
+            id=self.decision_id,
+            tenant_id=tenant.tenant_id,
+            started_at=self.started_at,
+            route=self.route,
+            outcome=outcome,
+            status=self.status,
+            router_id=self.plane.config.router_id,
+            config_version=tenant.version,
+            request_id=self.request_id,
+            endpoint_id=endpoint.entry.id if endpoint else None,
+            endpoint=endpoint.entry.name if endpoint else None,
+            key_id=key.id,
+            scope_id=scope.id if scope else None,
+            namespace=self.namespace.public_id if self.namespace else None,
+            model=endpoint.entry.model.name if endpoint else None,
+            policy=endpoint.policy.policy if endpoint else None,
+            policy_version=endpoint.entry.routing_policy.version if endpoint else None,
+            stream=self.call.stream if self.call else False,
+            error_code=self.error_code,
+            replica_id=chosen.replica_id if chosen else None,
+            replica_name=chosen.replica_name if chosen else None,
+            matched_tokens=chosen.matched_tokens if chosen else 0,
+            expected_cached_tokens=chosen.expected_cached_tokens if chosen else 0.0,
+            estimated_prompt_tokens=self.prompt.tokens if self.prompt else 0,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            partial_usage=outcome != "ok" and usage.completion_tokens is not None,
+            expected_ttft_s=chosen.expected_ttft_s if chosen else None,
+            ttft_s=ttft_s,
+            e2e_s=time.monotonic() - self.started_s,
+            decide_s=self.decide_s,
+            slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
+            slo_attainable=decision.attainable if decision else True,
+            attempts=tuple(self.attempts),
+            candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]),
+        )
+
+
+def _outcome_of(error: ApiError) -> Outcome:
+    if error.code == "upstream_timeout":
+        return "timeout"
+    if error.code == "upstream_error":
+        return "upstream_error"
+    return "client_error" if error.status < 500 and error.status != 429 else "refused"
+
+
+def _candidate(one: Candidate) -> CandidateRecord:
+    return CandidateRecord(
+        replica_id=one.replica_id,
+        replica_name=one.replica_name,
+        refusal=one.refusal,
+        matched_tokens=one.matched_tokens,
+        expected_cached_tokens=one.expected_cached_tokens,
+        uncached_tokens=one.uncached_tokens,
+        expected_ttft_s=one.expected_ttft_s,
+        score_s=one.score_s,
+        queued_tokens=one.queued_tokens,
+        in_flight=one.in_flight,
+        evidence=one.evidence,
+        evidence_age_s=one.evidence_age_s,
+        terms=one.terms,
+    )

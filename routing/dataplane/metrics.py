@@ -1,0 +1,94 @@
+"""The router's metrics, for the internal port. Label values come from tables we own and are few: no tenant, key, namespace, model or request path.
+
+What belongs to engines is read from the running state at scrape time, so an engine that is gone leaves no series behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from routing.dataplane.state import Plane
+
+_TTFT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40)
+
+
+class Metrics:
+    """Counters that requests raise. One registry a router, so that tests can run several in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("saltroute_requests", "Requests by route and outcome", ["route", "outcome"], registry=self.registry)
+        self.refused = Counter("saltroute_refused", "Answers that are not a success, by our code", ["code"], registry=self.registry)
+        self.attempts_failed = Counter("saltroute_attempts_failed", "Dispatches that failed, by cause", ["cause"], registry=self.registry)
+        self.tokens = Counter("saltroute_tokens", "Tokens as reported by engines", ["kind"], registry=self.registry)
+        self.ttft = Histogram("saltroute_ttft_seconds", "Time to first token of streams", buckets=_TTFT_BUCKETS_S, registry=self.registry)
+        self.decide = Histogram(
+            "saltroute_decide_seconds",
+            "From the parsed body to the choice",
+            buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05),
+            registry=self.registry,
+        )
+        self.snapshots_refused = Counter(
+            "saltroute_snapshots_refused", "Snapshot documents not applied, by reason", ["reason"], registry=self.registry
+        )
+        self.snapshots_applied = Counter("saltroute_snapshots_applied", "Snapshot documents applied", registry=self.registry)
+        self.config_ok = Gauge("saltroute_config_ok", "1 while every tenant's newest document is in force", registry=self.registry)
+        self.records_dropped = Counter("saltroute_records_dropped", "Decision records lost to a full queue", registry=self.registry)
+        self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
+        self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class PlaneCollector(Collector):
+    """Gauges computed from the running state."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other; nothing is kept between scrapes."""
+        plane, now_s = self._plane, time.monotonic()
+        yield GaugeMetricFamily("saltroute_in_flight", "Requests in flight", value=plane.in_flight)
+        yield GaugeMetricFamily("saltroute_records_queued", "Decision records not yet written", value=plane.telemetry.queued())
+        contact_at = plane.feed.contact_at
+        age_s = -1.0 if contact_at is None else time.time() - contact_at
+        yield GaugeMetricFamily("saltroute_config_contact_age_seconds", "Since the last word from Valkey; -1: never", value=age_s)
+        families = {
+            "in_flight": GaugeMetricFamily("saltroute_replica_in_flight", "Requests in flight", labels=["replica"]),
+            "queued": GaugeMetricFamily("saltroute_replica_queued_tokens", "Uncached tokens sent, no first byte yet", labels=["replica"]),
+            "open": GaugeMetricFamily("saltroute_replica_breaker_open", "1 while the breaker is not closed", labels=["replica"]),
+            "up": GaugeMetricFamily("saltroute_replica_reachable", "1 while health checks are answered", labels=["replica"]),
+            "rate": GaugeMetricFamily("saltroute_replica_prefill_tokens_per_second", "Learned prefill rate", labels=["replica"]),
+            "kappa": GaugeMetricFamily("saltroute_replica_reuse_ratio", "Cached tokens reported over predicted", labels=["replica"]),
+            "blocks": GaugeMetricFamily("saltroute_replica_history_blocks", "Blocks believed resident", labels=["replica"]),
+        }
+        evicted = CounterMetricFamily("saltroute_replica_history_evicted", "Blocks dropped from the index by its bound", labels=["replica"])
+        restarts = CounterMetricFamily("saltroute_replica_restarts", "Restarts seen", labels=["replica"])
+        sizes = plane.index.sizes()
+        for url, engine in plane.engines.items():
+            held, gone = sizes.get(url, (0, 0))
+            values = {
+                "in_flight": engine.in_flight,
+                "queued": engine.ledger.queued(now_s)[0],
+                "open": engine.breaker.state(now_s) != "closed",
+                "up": engine.reachable(),
+                "rate": engine.calibration.rate(None, now_s),
+                "kappa": engine.calibration.kappa,
+                "blocks": held,
+            }
+            for name, value in values.items():
+                families[name].add_metric([url], float(value))
+            evicted.add_metric([url], gone)
+            restarts.add_metric([url], engine.restarts)
+        yield from families.values()
+        yield evicted
+        yield restarts

@@ -1,0 +1,114 @@
+"""OpenAI's request shapes: just enough is checked to route and to keep the namespace; what only the engine understands is the engine's to judge.
+
+Policy: media URLs follow ``routing.core.media``. A response's ``model`` is what the client asked for: where the endpoint's name is not the
+engine's, the
+one member is rewritten (the first in each event, before ``choices``), and every other byte stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from routing.core import body as bodies
+from routing.core import media, prefix
+from routing.core.body import Body
+from routing.dataplane import errors
+
+MAX_SUBDIVISION_CHARACTERS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request body, understood. ``prompt`` is the prompt written out as bytes for the prefix chain."""
+
+    body: Body
+    model: str
+    stream: bool
+    wants_usage: bool
+    prompt: bytes
+    learns: bool  # whether its usage may teach bytes per token: plain text, one prompt
+    token_bytes: float | None  # bytes per token where known exactly (prompts given as token ids)
+    subdivision: str | None  # the client's own cache_salt, unjudged
+
+
+def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Sequence[str]) -> Call:
+    """Parse and check a body. Pure and possibly long: large bodies are read in a worker thread.
+
+    Raises:
+        ApiError: 400, naming the member at fault.
+    """
+    try:
+        body = bodies.read(raw)
+    except bodies.BodyError as error:
+        raise errors.bad_request(error.message, error.param) from None
+    value = body.value
+    model = value.get("model")
+    if not isinstance(model, str) or not model:
+        raise errors.bad_request("'model' must be a non-empty string.", "model")
+    if not isinstance(value.get("stream"), bool | None):
+        raise errors.bad_request("'stream' must be true or false.", "stream")
+    if value.get("stream") and not isinstance(value.get("stream_options"), dict | None):
+        raise errors.bad_request("'stream_options' must be an object.", "stream_options")
+    shape(value)
+    messages = value.get("messages") if "messages" in value else None
+    if messages is not None and media.refused_urls(messages, media_hosts):
+        raise errors.bad_request("A media URL in 'messages' is not allowed. Send the media inline as a data: URL.", "messages", "media_not_allowed")
+    subdivision = value.get("cache_salt")
+    prompt, learns, token_bytes = _prompt(value)
+    return Call(
+        body=body,
+        model=model,
+        stream=value.get("stream") is True,
+        wants_usage=bodies.asks_usage(value),
+        prompt=prompt,
+        learns=learns,
+        token_bytes=token_bytes,
+        subdivision=subdivision if isinstance(subdivision, str) and 0 < len(subdivision) <= MAX_SUBDIVISION_CHARACTERS else None,
+    )
+
+
+def _prompt(value: dict[str, Any]) -> tuple[bytes, bool, float | None]:
+    """The prompt as bytes, whether its usage teaches, and its exact bytes per token where known."""
+    if "messages" in value:
+        messages, has_media = media.compact(value["messages"])
+        return prefix.chat_bytes(messages, value.get("tools")), not has_media, None
+    prompt = value.get("prompt")
+    as_tokens = isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
+    return prefix.prompt_bytes(prompt), isinstance(prompt, str), 4.0 if as_tokens else None
+
+
+def check_chat(value: dict[str, Any]) -> None:
+    """The shape of a chat completion.
+
+    Raises:
+        ApiError: 400.
+    """
+    messages = value.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise errors.bad_request("'messages' must be a non-empty array.", "messages")
+    for place, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise errors.bad_request(f"'messages[{place}]' must be an object.", f"messages[{place}]")
+
+
+def check_completion(value: dict[str, Any]) -> None:
+    """The shape of a text completion: text, texts, token ids, or lists of token ids.
+
+    Raises:
+        ApiError: 400.
+    """
+    prompt = value.get("prompt")
+    if isinstance(prompt, str):
+        return
+    if not isinstance(prompt, list) or not prompt or not (_all(prompt, str) or _all(prompt, int) or _token_lists(prompt)):
+        raise errors.bad_request("'prompt' must be text, a list of texts, token ids, or a list of lists of token ids.", "prompt")
+
+
+def _all(values: list[Any], kind: type) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _token_lists(values: list[Any]) -> bool:
+    return all(isinstance(value, list) and bool(value) and _all(value, int) for value in values)

@@ -1,0 +1,181 @@
+"""Hand an answer on. Streams go event by event, as bytes; a slow client slows the engine's stream, not our memory.
+
+Policy: after the first byte nothing is retried and nothing is invented. A stream that breaks ends with exactly one error event in OpenAI's shape
+and no
+``[DONE]``; a clean end without ``[DONE]`` or a finish reason counts as broken too, since a truncated answer must not look whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+from routing.core import sse
+from routing.core.stream import Rename, StreamMeter
+from routing.dataplane import errors
+from routing.dataplane.dispatch import Answer
+from routing.dataplane.inflight import Flight
+from routing.dataplane.state import Plane
+from routing.dataplane.upstream import UpstreamFailed
+
+ERROR_WRITE_S = 1.0
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class ClientStalled(Exception):
+    """The client did not read for ``write_s``."""
+
+
+def whole(flight: Flight, answer: Answer, headers: Mapping[str, str]) -> web.Response:
+    """An answer that does not stream: already read, already judged."""
+    if isinstance(answer.payload, dict):
+        flight.usage.take(answer.payload.get("usage"))
+    flight.end("ok", status=200)
+    return web.Response(body=_renamed(flight, answer.body), status=200, headers={**headers, "Content-Type": "application/json"})
+
+
+def _renamed(flight: Flight, body: bytes) -> bytes:
+    """The body with the client's model name; byte-identical where the names are the same."""
+    rename = _rename(flight)
+    if rename is None:
+        return body
+    members = _members.decode(body)
+    if "model" not in members or flight.call is None:
+        return body
+    members["model"] = msgspec.Raw(msgspec.json.encode(flight.call.model))
+    return msgspec.json.encode(members)
+
+
+def _rename(flight: Flight) -> Rename | None:
+    if flight.call is None or flight.endpoint is None:
+        return None
+    return Rename.between(flight.endpoint.entry.served_model, flight.call.model)
+
+
+async def stream(plane: Plane, flight: Flight, answer: Answer, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Relay a stream to its end, whatever end that is."""
+    call, splitter = flight.call, answer.splitter
+    if call is None or splitter is None:
+        raise RuntimeError("not a stream")
+    meter = StreamMeter(hide_usage=not call.wants_usage, rename=_rename(flight), usage=flight.usage)
+    reply = web.StreamResponse(
+        status=200,
+        headers={**headers, "Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+    )
+    if plane.draining:
+        reply.force_close()
+    broken: str | None = None
+    try:
+        await reply.prepare(request)
+        broken = await _pump(plane, flight, answer, meter, reply)
+    except asyncio.CancelledError:
+        if not plane.cutting or request.transport is None or request.transport.is_closing():
+            raise
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        broken = "router_draining"
+    except ClientStalled:
+        if request.transport is not None:
+            request.transport.abort()  # what is buffered for it would never be read
+        flight.end("client_cancelled", status=499, error_code="client_too_slow")
+        return reply
+    except ConnectionError:
+        flight.end("client_cancelled", status=499)
+        return reply
+    finally:
+        plane.metrics.hidden_usage.inc(meter.hidden)
+        _settle_partial(flight, meter)
+    if broken is None:
+        flight.end("ok" if not meter.aborted else "incomplete", status=200, error_code=None if not meter.aborted else "aborted")
+        await reply.write_eof()
+        return reply
+    flight.end("incomplete", status=200, error_code=broken)
+    await _say_broken(flight, reply, broken)
+    return reply
+
+
+async def _pump(plane: Plane, flight: Flight, answer: Answer, meter: StreamMeter, reply: web.StreamResponse) -> str | None:
+    """Move events until the stream ends; None for a whole answer, else the code of what broke it."""
+    attempt, splitter = flight.attempt, answer.splitter
+    if attempt is None or splitter is None:
+        raise RuntimeError("no attempt to relay")
+    events = answer.events
+    while True:
+        kept = [piece for event in events if meter.error is None and (piece := meter.take(event)) is not None]
+        if kept:
+            await _write(plane, reply, kept[0] if len(kept) == 1 else b"".join(kept))
+        if meter.error is not None:
+            if meter.error.kind not in ("client", "busy"):
+                attempt.failed("error_event")
+            return "upstream_error"
+        try:
+            async with asyncio.timeout(plane.config.idle_s):
+                chunk = await answer.upstream.read()
+        except TimeoutError:
+            attempt.failed("idle_timeout")
+            return "upstream_timeout"
+        except UpstreamFailed as failed:
+            if meter.complete:
+                return None  # all was said before the connection broke
+            attempt.failed(failed.cause)
+            return "upstream_error"
+        if not chunk:
+            return await _end(plane, flight, meter, splitter, reply)
+        events = splitter.feed(chunk)
+
+
+async def _end(plane: Plane, flight: Flight, meter: StreamMeter, splitter: sse.EventSplitter, reply: web.StreamResponse) -> str | None:
+    """The engine closed the stream cleanly: pass on a last event without its blank line, and see whether the answer is whole."""
+    rest = splitter.rest()
+    if rest:
+        last = meter.take(rest)
+        if last is not None and meter.error is None:
+            await _write(plane, reply, last)
+    if meter.done or meter.finished:
+        return None
+    if flight.attempt is not None:
+        flight.attempt.failed("truncated")
+    return "upstream_error"
+
+
+async def _write(plane: Plane, reply: web.StreamResponse, data: bytes) -> None:
+    """Write with backpressure, for at most ``write_s``.
+
+    Raises:
+        ClientStalled: the client does not read.
+        ConnectionError: it is gone.
+    """
+    try:
+        async with asyncio.timeout(plane.config.write_s):
+            await reply.write(data)
+    except TimeoutError:
+        raise ClientStalled from None
+
+
+def _settle_partial(flight: Flight, meter: StreamMeter) -> None:
+    """An answer that was cut before its usage chunk: count the chunks that were relayed. A count that the engine gave, even zero, stays."""
+    usage = flight.usage
+    if usage.completion_tokens is None and usage.chunks and not meter.done:
+        usage.completion_tokens = usage.chunks
+
+
+async def _say_broken(flight: Flight, reply: web.StreamResponse, code: str) -> None:
+    """One error event, a proper end of the chunked body, then the connection closes."""
+    reply.force_close()
+    message = {
+        "upstream_timeout": "The model server stopped sending before the answer was complete.",
+        "router_draining": "The router is shutting down and could not wait for the end of this answer.",
+    }.get(code, "The model server failed before the answer was complete.")
+    event = sse.event(errors.error_body(message, "server_error", None, code))
+    try:
+        async with asyncio.timeout(ERROR_WRITE_S):
+            await reply.write(event)
+            await reply.write_eof()
+    except (TimeoutError, ConnectionError):
+        flight.error_code = code
+
+

@@ -1,0 +1,173 @@
+"""A request, top to bottom, in one function. Each line is one step; the steps are in the modules beside this one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from uuid import UUID
+
+from aiohttp import web
+
+from namespaces.core.salts import Namespace
+from routing.dataplane import errors, openai, relay
+from routing.dataplane.authenticate import Caller, authenticate, request_context, request_id
+from routing.dataplane.choose import measure
+from routing.dataplane.dispatch import first_answer
+from routing.dataplane.inflight import Flight
+from routing.dataplane.openai import Call
+from routing.dataplane.routes import Match, Route
+from routing.dataplane.state import Plane
+from routing.dataplane.view import EndpointView, PlaneView
+
+OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in a worker thread
+T = TypeVar("T")
+
+
+async def serve(
+    plane: Plane, request: web.BaseRequest, match: Match, decision_id: UUID, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Answer one request that an engine is to serve. ``headers`` go on every answer.
+
+    Raises:
+        ApiError: any answer but a success.
+    """
+    route = match.route
+    with Flight(plane, route=route.name, decision_id=decision_id, request_id=request_id(request.headers)) as flight:
+        try:
+            view = snapshot(plane)
+            flight.caller = caller = authenticate(view, request.headers, tenant_slug=match.tenant_slug, now=time.time())
+            admit(plane)
+            raw = await receive(plane, request)
+            flight.call = call = await understand(plane, raw, route)
+            flight.endpoint = endpoint = find_endpoint(caller, call.model)
+            flight.namespace = namespace = name_cache(caller, endpoint, call, request_context(endpoint.entry, request.headers))
+            ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
+            flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio)
+            answer = await first_answer(
+                plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", [])
+            )
+            if answer.splitter is None:
+                return relay.whole(flight, answer, headers)
+            return await relay.stream(plane, flight, answer, request, headers)
+        except asyncio.CancelledError:
+            refuse_if_cut(plane, request)
+            raise
+
+
+def snapshot(plane: Plane) -> PlaneView:
+    """The configuration for the whole of this request.
+
+    Raises:
+        ApiError: 503 before the first configuration, or when the last one is too old to trust: fail closed.
+    """
+    if not plane.feed.loaded:
+        raise errors.unavailable("configuration_unavailable", "The router has no configuration yet.")
+    contact_at = plane.feed.contact_at
+    if contact_at is not None and time.time() - contact_at > plane.config.expired_s:
+        raise errors.unavailable("configuration_expired", "The router's configuration is too old to be trusted.")
+    return plane.view
+
+
+def admit(plane: Plane) -> None:
+    """Bound the requests in flight.
+
+    Raises:
+        ApiError: 503 ``overloaded``.
+    """
+    if plane.in_flight > plane.config.max_in_flight:
+        raise errors.unavailable("overloaded", "The router holds as many requests as it may.")
+
+
+async def receive(plane: Plane, request: web.BaseRequest) -> bytes:
+    """Read the body, bounded in size and in the time between two pieces. ``100 Continue`` is sent only now: the caller may speak.
+
+    Raises:
+        ApiError: 413 for a body over the bound (before reading it, where its length is announced), 408 for a client that stopped sending.
+    """
+    limit_bytes = plane.config.max_body_bytes
+    if request.content_length is not None and request.content_length > limit_bytes:
+        raise errors.body_too_large(limit_bytes)
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        try:
+            async with asyncio.timeout(plane.config.idle_s):
+                piece = await request.content.readany()
+        except TimeoutError:
+            raise errors.ApiError(408, "request_timeout", "The request body did not arrive in time.") from None
+        except web.RequestPayloadError:
+            raise errors.bad_request("The request body is malformed or was cut off.") from None
+        if not piece:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.append(piece)
+        size += len(piece)
+        if size > limit_bytes:
+            raise errors.body_too_large(limit_bytes)
+
+
+async def understand(plane: Plane, raw: bytes, route: Route) -> Call:
+    """Parse a copy of the body.
+
+    Raises:
+        ApiError: 400.
+    """
+    if route.shape is None:
+        raise RuntimeError("route takes no body")
+    return await off_loop(plane, len(raw), openai.read, raw, route.shape, plane.config.media_hosts)
+
+
+async def off_loop(plane: Plane, size_bytes: int, work: Callable[..., T], *args: Any) -> T:
+    """Run pure work here, or in a worker thread where it would hold up everybody else."""
+    if size_bytes <= OFF_LOOP_BYTES:
+        return work(*args)
+    return await asyncio.get_running_loop().run_in_executor(plane.workers, work, *args)
+
+
+def find_endpoint(caller: Caller, model: str) -> EndpointView:
+    """The endpoint of a model name, spelled exactly.
+
+    Raises:
+        ApiError: 404; absent, switched off and not for this key are one answer.
+    """
+    endpoint = caller.grant.tenant.endpoints.get(model)
+    allowed = caller.grant.key.endpoints
+    if endpoint is None or not endpoint.entry.enabled or (allowed is not None and model not in allowed):
+        raise errors.model_not_found(model)
+    return endpoint
+
+
+def name_cache(caller: Caller, endpoint: EndpointView, call: Call, context: Mapping[str, str]) -> Namespace:
+    """The namespace of this request.
+
+    Raises:
+        ApiError: 503 if none can be derived; nothing leaves without a salt. 400 for a malformed ``cache_salt`` where the endpoint takes one.
+    """
+    if endpoint.entry.client_subdivision and call.subdivision is None and call.body.value.get("cache_salt") is not None:
+        raise errors.bad_request("'cache_salt' must be text of 1 to 128 characters.", "cache_salt")
+    try:
+        return caller.grant.tenant.namespace(
+            endpoint.entry,
+            scope_path=caller.scope_path,
+            key_id=caller.grant.key.id,
+            context=context,
+            subdivision=call.subdivision if endpoint.entry.client_subdivision else None,
+        )
+    except (ValueError, KeyError):
+        raise errors.isolation_unavailable() from None
+
+
+def refuse_if_cut(plane: Plane, request: web.BaseRequest) -> None:
+    """At the drain deadline a request without an answer gets one.
+
+    Raises:
+        ApiError: 503 ``router_draining``, unless it was the client that left.
+    """
+    task = asyncio.current_task()
+    if plane.cutting and task is not None and request.transport is not None and not request.transport.is_closing():
+        task.uncancel()
+        raise errors.unavailable("router_draining", "The router is shutting down.")

@@ -1,0 +1,194 @@
+"""What the router knows while it runs, typed and in one place. Built by hand in ``app.py``, passed by hand to everything else; one event loop
+owns it.
+
+Load, residency, calibration and breaker belong to the physical engine (its normalised URL) over all tenants; which tenants may use it is the
+snapshot's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+from uuid import UUID
+
+import aiohttp
+
+from routing.core import prefix
+from routing.core.breaker import Breaker
+from routing.core.calibration import ByteRatio, Calibration
+from routing.core.exposition import EngineLoad
+from routing.core.ledger import Ledger
+from routing.core.residency import HistoryIndex
+from routing.dataplane.config import Config
+from routing.dataplane.metrics import Metrics
+from routing.dataplane.telemetry import Telemetry
+from routing.dataplane.view import EMPTY, EndpointView, PlaneView
+
+SCRAPE_FADE_S = 5.0
+SCRAPE_TOO_OLD_S = 15.0
+MISSES_UNTIL_UNREACHABLE = 2
+
+Health = Literal["unknown", "ok", "failing", "blocked"]
+
+
+@dataclass(slots=True)
+class Scrape:
+    """Other routers' and clients' work on an engine, as of ``at_s`` (monotonic): what it reported minus what was ours at that moment."""
+
+    at_s: float
+    foreign_waiting: float
+    foreign_running: float
+
+
+@dataclass(slots=True)
+class Engine:
+    """One physical engine. ``chosen`` is the router's request count when it was last chosen."""
+
+    url: str
+    breaker: Breaker
+    ledger: Ledger = field(default_factory=Ledger)
+    calibration: Calibration = field(default_factory=Calibration)
+    in_flight: int = 0
+    chosen: int = 0
+    requests: int = 0
+    failures: int = 0
+    mean_uncached_tokens: float = 500.0
+    health: Health = "unknown"
+    misses: int = 0  # health checks failed in a row
+    started_at: float | None = None  # of the engine's process, unix s
+    restarts: int = 0
+    capacity_tokens: int | None = None
+    scrape: Scrape | None = None
+
+    def reachable(self) -> bool:
+        return self.misses < MISSES_UNTIL_UNREACHABLE
+
+    def condition(self, now_s: float) -> str:
+        """One word for status pages: what keeps requests away, or ``ok``."""
+        if self.health == "blocked":
+            return "blocked: address not allowed"
+        if self.breaker.state(now_s) != "closed":
+            return "failing (passive)"
+        return "failing (active)" if not self.reachable() else self.health
+
+    def scraped(self, load: EngineLoad, now_s: float) -> None:
+        """Take in a scrape: what is not ours is foreign."""
+        _, waiting = self.ledger.queued(now_s)
+        self.scrape = Scrape(
+            at_s=now_s,
+            foreign_waiting=max(0.0, (load.waiting or 0.0) - waiting),
+            foreign_running=max(0.0, (load.running or 0.0) - max(0, self.in_flight - waiting)),
+        )
+
+    def foreign(self, now_s: float) -> tuple[float, float]:
+        """Foreign waiting tokens and foreign decodes, faded by the scrape's age; a scrape never replaces the ledger, it only adds an excess."""
+        if self.scrape is None:
+            return 0.0, 0.0
+        age_s = now_s - self.scrape.at_s
+        if age_s > SCRAPE_TOO_OLD_S:
+            return 0.0, 0.0
+        faded = math.exp(-age_s / SCRAPE_FADE_S)
+        return self.scrape.foreign_waiting * self.mean_uncached_tokens * faded, self.scrape.foreign_running * faded
+
+
+@dataclass(slots=True)
+class EndpointState:
+    """What is learned of one endpoint."""
+
+    ratio: ByteRatio = field(default_factory=ByteRatio)
+    sequence: int = 0
+
+
+@dataclass(slots=True)
+class Feed:
+    """How the configuration came: for readiness, status and metrics. ``contact_at`` is unix seconds of the last word from Valkey."""
+
+    contact_at: float | None = None
+    loaded: bool = False
+    refused: dict[UUID, str] = field(default_factory=dict)  # tenants whose newest document was refused, and why
+
+
+@dataclass(slots=True)
+class Plane:
+    """The whole running state of a router."""
+
+    config: Config
+    metrics: Metrics
+    telemetry: Telemetry
+    session: aiohttp.ClientSession
+    fresh_session: aiohttp.ClientSession  # never reuses a connection
+    workers: Executor  # parsing and hashing of large bodies
+    view: PlaneView = EMPTY
+    feed: Feed = field(default_factory=Feed)
+    engines: dict[str, Engine] = field(default_factory=dict)
+    index: HistoryIndex = field(default_factory=HistoryIndex)
+    endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
+    requests: int = 0
+    in_flight: int = 0
+    draining: bool = False
+    cutting: bool = False  # the drain deadline has passed
+    known: frozenset[str] = frozenset()  # URLs of the engines in the view
+    tasks: set[asyncio.Task[object]] = field(default_factory=set)  # requests in flight, to be cut at the drain deadline
+
+    def engine(self, url: str) -> Engine:
+        """The engine behind ``url``, made known on first use."""
+        known = self.engines.get(url)
+        if known is None:
+            breaker = Breaker(failures=self.config.breaker_failures, open_s=self.config.breaker_open_s)
+            known = self.engines[url] = Engine(url=url, breaker=breaker)
+        return known
+
+    def endpoint_state(self, endpoint_id: UUID) -> EndpointState:
+        return self.endpoints.setdefault(endpoint_id, EndpointState())
+
+    def swap(self, view: PlaneView) -> None:
+        """Put a new configuration in force and forget what no tenant names any more. Requests under way keep the view they began with."""
+        self.view = view
+        self.feed.loaded = True
+        self.known = frozenset(view.replicas())
+        for url in self.known:
+            self.engine(url)
+        live = {endpoint.entry.id for tenant in view.tenants.values() for endpoint in tenant.endpoints.values()}
+        for endpoint_id in [one for one in self.endpoints if one not in live]:
+            del self.endpoints[endpoint_id]
+        self.forget_unused()
+
+    def forget_unused(self) -> None:
+        """Drop engines that are in no snapshot and have no request left."""
+        for url in [url for url, engine in self.engines.items() if url not in self.known and engine.in_flight == 0]:
+            del self.engines[url]
+            self.index.forget(url)
+
+    def pool_rate(self, endpoint: EndpointView) -> float | None:
+        """The median of the prefill rates known in a pool, tokens/s; None if none is."""
+        rates = [
+            engine.calibration.own_rate
+            for replica in endpoint.replicas
+            if (engine := self.engines.get(replica.url)) is not None and engine.calibration.own_rate is not None
+        ]
+        return median(rates) if rates else None
+
+    def set_capacity(self, engine: Engine) -> None:
+        """Bound the index of an engine by its cache: KV tokens, at the bytes per token of the endpoints that use it, in history blocks."""
+        if engine.capacity_tokens is None:
+            return
+        ratios = [
+            state.ratio.bytes_per_token
+            for tenant in self.view.tenants.values()
+            for endpoint in tenant.endpoints.values()
+            if any(replica.url == engine.url for replica in endpoint.replicas)
+            and (state := self.endpoints.get(endpoint.entry.id)) is not None
+        ]
+        bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
+        self.index.set_capacity(engine.url, min(prefix.MAX_BLOCKS * 64, int(engine.capacity_tokens * bytes_per_token / prefix.BLOCK_BYTES)))
+
+    def health_summary(self, now_s: float) -> Mapping[str, str]:
+        """Each engine's condition, for the router's report."""
+        return {url: engine.condition(now_s) for url, engine in sorted(self.engines.items())}
+
+

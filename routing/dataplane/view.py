@@ -1,0 +1,174 @@
+"""The configuration as one immutable picture: what a request sees from its first line to its last, whatever is published meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from namespaces.core.salts import Namespace, derive
+from routing.core import subject
+from routing.core.engine import Engine
+from routing.core.engines import ENGINES
+from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
+from routing.core.snapshot import EndpointEntry, PoolEntry, ReplicaEntry, SnapshotError, TenantSnapshot
+from routing.dataplane.keys import Keys, TenantKey
+from tenants.core.snapshot import KeyEntry, ScopeEntry
+
+MAX_NAMESPACES = 4096  # derived names kept for each tenant and snapshot; deriving again costs 30 us
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A replica as one tenant's snapshot describes it. ``entry.url`` names the physical engine behind it."""
+
+    entry: ReplicaEntry
+    engine: Engine
+    credential: str | None = field(repr=False)
+    credential_opens: bool
+
+    @property
+    def url(self) -> str:
+        return self.entry.url
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """A model name that clients send, compiled."""
+
+    entry: EndpointEntry
+    pool: PoolEntry
+    replicas: tuple[ReplicaView, ...]
+    policy: RoutingPolicy
+    slo: SloPolicy | None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """One tenant's snapshot, compiled: keys opened, policies compiled, look-up tables built."""
+
+    snapshot: TenantSnapshot
+    key: TenantKey | None = field(repr=False)
+    endpoints: Mapping[str, EndpointView]
+    scopes: Mapping[str, ScopeEntry]  # by path
+    scope_paths: Mapping[UUID, str]
+    namespaces: OrderedDict[tuple[object, ...], Namespace] = field(repr=False)  # a cache; the same question has one answer in one snapshot
+
+    def namespace(
+        self, endpoint: EndpointEntry, *, scope_path: str, key_id: UUID, context: Mapping[str, str], subdivision: str | None
+    ) -> Namespace:
+        """The names under which this request's blocks are cached.
+
+        Raises:
+            ValueError: the tenant has no key that opens, or no identity can be built. The request must be refused: nothing leaves without a salt.
+        """
+        if self.key is None:
+            raise ValueError("tenant key is missing")
+        levels = subject.scope_levels("" if endpoint.sharing == "tenant" else scope_path, self.scopes)
+        built = subject.build(
+            tenant=self.snapshot,
+            endpoint=endpoint,
+            levels=levels,
+            key_id=key_id,
+            request_context=context,
+            client_subdivision=subdivision,
+            request_nonce=os.urandom(16),
+        )
+        if built.request_nonce is not None:
+            return derive(self.key, built)
+        question = (endpoint.id, scope_path, built.key_id, built.context, built.client_subdivision)
+        known = self.namespaces.get(question)
+        if known is None:
+            known = self.namespaces[question] = derive(self.key, built)
+            if len(self.namespaces) > MAX_NAMESPACES:
+                self.namespaces.popitem(last=False)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a key opens."""
+
+    tenant: TenantView
+    key: KeyEntry
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneView:
+    """All tenants at one moment. A digest that two tenants claim opens nothing: two owners of one secret are a mistake, not a choice of ours."""
+
+    tenants: Mapping[UUID, TenantView]
+    keys: Mapping[bytes, Grant]
+
+    def with_tenants(self, changed: Iterable[TenantView]) -> PlaneView:
+        """A new view with some tenants replaced."""
+        tenants = {**self.tenants, **{tenant.snapshot.tenant_id: tenant for tenant in changed}}
+        keys: dict[bytes, Grant] = {}
+        claimed_twice: set[bytes] = set()
+        for tenant in tenants.values():
+            if tenant.snapshot.deleted:
+                continue
+            for key in tenant.snapshot.keys:
+                if key.digest in keys:
+                    claimed_twice.add(key.digest)
+                keys[key.digest] = Grant(tenant=tenant, key=key)
+        for digest in claimed_twice:
+            del keys[digest]
+        return PlaneView(tenants=tenants, keys=keys)
+
+    def replicas(self) -> dict[str, ReplicaView]:
+        """Every physical engine that a tenant in service can reach, by URL."""
+        return {
+            replica.url: replica
+            for tenant in self.tenants.values()
+            if not tenant.snapshot.deleted
+            for endpoint in tenant.endpoints.values()
+            for replica in endpoint.replicas
+        }
+
+
+EMPTY = PlaneView(tenants={}, keys={})
+
+
+def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
+    """Turn a verified snapshot into what requests read.
+
+    Raises:
+        SnapshotError: a policy does not compile, or an endpoint names a pool that is not there; the last good snapshot stays.
+    """
+    pools = {pool.id: pool for pool in snapshot.pools}
+    opened: dict[UUID, tuple[ReplicaView, ...]] = {}
+    for pool in snapshot.pools:
+        opened[pool.id] = tuple(_replica(pool, entry, keys) for entry in pool.replicas)
+    endpoints: dict[str, EndpointView] = {}
+    for entry in snapshot.endpoints:
+        if entry.pool_id not in pools:
+            raise SnapshotError("an endpoint names a pool that the document lacks")
+        try:
+            policy = compile_routing(entry.routing_policy.spec)
+            slo = None if entry.slo is None else compile_slo(entry.slo.spec)
+        except PolicyError as error:
+            raise SnapshotError(f"a policy does not compile: {error.field}") from None
+        endpoints[entry.name] = EndpointView(
+            entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo
+        )
+    return TenantView(
+        snapshot=snapshot,
+        key=keys.open_tenant_key(snapshot.tenant_id, snapshot.key_material),
+        endpoints=endpoints,
+        scopes={scope.path: scope for scope in snapshot.scopes},
+        scope_paths={scope.id: scope.path for scope in snapshot.scopes},
+        namespaces=OrderedDict(),
+    )
+
+
+def _replica(pool: PoolEntry, entry: ReplicaEntry, keys: Keys) -> ReplicaView:
+    credential = None if entry.credential is None else keys.open_credential(pool.owner_tenant_id, entry.id, entry.credential)
+    return ReplicaView(
+        entry=entry,
+        engine=ENGINES[entry.engine],
+        credential=credential,
+        credential_opens=entry.credential is None or credential is not None,
+    )
