@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=9001, help="first HTTP port; 0 takes free ones")
     parser.add_argument("--kv-port", type=int, default=9101, help="first KV event port; 0 takes free ones")
     parser.add_argument("--replay-port", type=int, default=9201, help="first replay port; 0 takes free ones")
+    parser.add_argument("--kv-buffer-steps", type=int, default=10_000, help="batches kept for replay; up to some 10 kB each")
     parser.add_argument("--no-kv-events", action="store_true")
     parser.add_argument("--model", default="sim-8b")
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=PATH", help="a LoRA adapter; may be repeated")
@@ -101,6 +102,7 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
         http_port=options.port,
         kv_port=None if options.no_kv_events else options.kv_port,
         replay_port=None if options.no_kv_events else options.replay_port,
+        kv_buffer_steps=options.kv_buffer_steps,
         api_key=options.api_key,
         max_num_queued_reqs=options.max_num_queued_reqs,
         max_num_queued_tokens=options.max_num_queued_tokens,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 SaltMode = Literal["honour", "ignore_salt", "truncate_salt", "concat_salt_with_adapter"]
 HashAlgorithm = Literal["sha256", "sha256_cbor"]
@@ -78,8 +80,8 @@ class EngineConfig:
 class Faults:
     """Misbehaviour of the HTTP side, switchable while the replica runs. Everything off by default."""
 
-    status: int | None = None  # refuse every inference request with this status
-    first_byte_delay_s: float = 0.0  # headers leave at once, the first body byte this much later
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)] | None = None  # refuse every inference request with this status
+    first_byte_delay_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0  # headers leave at once, the first body byte this much later
     die_after_chunks: int | None = None  # cut the connection after so many SSE events; without a stream, before the answer
     error_after_chunks: int | None = None  # end a stream as vLLM does when its core dies: error event, [DONE], clean end
     reject_in_stream: bool = False  # vLLM's lost admission race: 200, then the 503 inside the stream

@@ -20,7 +20,8 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
+        message = self.message.encode("utf-8", "replace").decode()  # it may quote a client's lone surrogate
+        return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
 def bad_request(message: str, *, param: str | None = None, value: object = None) -> ApiError:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import msgspec
 
 from routing.simulator.answers import Choice
-from routing.simulator.config import Faults, ReplicaConfig
+from routing.simulator.config import Faults, ReplicaConfig, SaltMode
 from routing.simulator.engine import Engine
 from routing.simulator.errors import BACKLOG_MESSAGE, ApiError, busy, engine_dead
 from routing.simulator.language import KNOWN_WORDS, Speech, seed_of, speak
@@ -22,8 +25,7 @@ from routing.simulator.submission import Output, Submission
 from routing.simulator.tokenizer import Tokenizer, load_tokenizer
 
 _MOST_LAG_S = 0.25  # how far the engine's clock may fall behind before the lost time is given up
-_FAULT_NAMES = frozenset(field.name for field in fields(Faults))
-_SALT_MODES = ("honour", "ignore_salt", "truncate_salt", "concat_salt_with_adapter")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Generation:
     def __init__(self, replica: Replica, choices: list[Choice]) -> None:
         self._replica = replica
         self.choices = choices
+        # Without a bound of its own: a choice has at most max_model_len tokens, and its text exists already.
         self.queue: asyncio.Queue[tuple[Choice, Output] | ApiError] = asyncio.Queue()
         self.running: dict[str, Choice] = {}
 
@@ -100,12 +103,11 @@ class Replica:
             self.publisher.start(self.config.host, port or 0, replay_port)
             self.kv_ports = self.publisher.ports
         self._stepping = asyncio.get_running_loop().create_task(self._run())
+        self._stepping.add_done_callback(self._died)
 
     async def stop(self) -> None:
         """Die as a killed engine does: running requests end with its error, no event is sent."""
-        for generation in set(self._generations.values()):
-            generation.queue.put_nowait(engine_dead())
-        self._generations.clear()
+        self._fail_running()
         if self._stepping is not None:
             self._stepping.cancel()
             await asyncio.gather(self._stepping, return_exceptions=True)
@@ -115,6 +117,18 @@ class Replica:
 
     def _wanted_kv_ports(self) -> tuple[int | None, int | None]:
         return self.config.kv_port, self.config.replay_port
+
+    def _fail_running(self) -> None:
+        for generation in set(self._generations.values()):
+            generation.queue.put_nowait(engine_dead())
+        self._generations.clear()
+
+    def _died(self, stepping: asyncio.Task[None]) -> None:
+        """A mistake of ours in the loop must not look like a replica that merely hangs."""
+        error = None if stepping.cancelled() else stepping.exception()
+        if error is not None:
+            _log.error("the simulated engine died", exc_info=error)
+            self._fail_running()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -126,8 +140,10 @@ class Replica:
         """Hand a call to the engine.
 
         Raises:
-            ApiError: the engine's queue is full.
+            ApiError: the engine's queue is full, or the engine is dead.
         """
+        if self._stepping is None or self._stepping.done():
+            raise engine_dead()
         self._check_admission(call)
         choices = [
             Choice(index=place * call.choices_per_prompt + number, prompt=prompt, speech=self._speech(call, place, number))
@@ -203,17 +219,18 @@ class Replica:
         """Change faults and the salt mode; returns all of them as they now are.
 
         Raises:
-            ValueError: an unknown name or salt mode; nothing was changed.
+            ValueError: an unknown name, or a value that cannot be; nothing was changed.
         """
-        unknown = set(changes) - _FAULT_NAMES - {"salt_mode"}
+        wanted = {"salt_mode": self.engine.salt_mode, **asdict(self.faults), **changes}
+        salt_mode = wanted.pop("salt_mode")
+        if salt_mode not in get_args(SaltMode):
+            raise ValueError(f"salt_mode is one of {', '.join(get_args(SaltMode))}")
+        unknown = set(wanted) - set(asdict(self.faults))
         if unknown:
             raise ValueError(f"unknown modes: {', '.join(sorted(unknown))}")
-        salt_mode = changes.get("salt_mode", self.engine.salt_mode)
-        if salt_mode not in _SALT_MODES:
-            raise ValueError(f"salt_mode is one of {', '.join(_SALT_MODES)}")
-        self.faults = replace(self.faults, **{name: value for name, value in changes.items() if name in _FAULT_NAMES})
+        self.faults = msgspec.convert(wanted, Faults)  # its ValidationError is a ValueError
         self.engine.salt_mode = salt_mode
-        return {"salt_mode": salt_mode, **{name: getattr(self.faults, name) for name in sorted(_FAULT_NAMES)}}
+        return {"salt_mode": salt_mode, **wanted}
 
     # -- the loop --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from routing.simulator.tokenizer import Tokenizer, UnrenderableConversationError
 Kind = Literal["chat", "completion"]
 MAX_SALT_CHARACTERS = 128
 DEFAULT_COMPLETION_TOKENS = 16
+MAX_CHOICES = 256  # bounds what one body can queue; the real engine's bound is higher
 _TEMPLATE_FIELDS = ("documents", "continue_final_message")
 
 
@@ -94,8 +96,8 @@ def parse_call(kind: Kind, body: Mapping[str, Any], headers: Mapping[str, str], 
     choices = int(_number(body, "n", 1))
     if choices > 1 and temperature == 0:
         raise bad_request(f"n must be 1 when using greedy sampling, got {choices}.")
-    if choices < 1:
-        raise bad_request(f"n must be at least 1, got {choices}.")
+    if not 1 <= choices <= MAX_CHOICES:
+        raise bad_request(f"n must be at least 1 and at most {MAX_CHOICES}, got {choices}.")
     extra = body.get("vllm_xargs")
     extra = extra if isinstance(extra, dict) else {}
     logprobs_of_prompt = body.get("prompt_logprobs") is not None or (body.get("echo") is True and body.get("logprobs") is not None)
@@ -242,13 +244,15 @@ def _number(body: Mapping[str, Any], name: str, default: float) -> float:
     value = body.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise invalid_body("float_parsing", f"body.{name}", "Input should be a valid number", str(value)[:40])
     return float(value)
 
 
 def _text(*candidates: object) -> str | None:
-    return next((candidate for candidate in candidates if isinstance(candidate, str) and candidate), None)
+    """The first that is a string; lone surrogates are replaced, for it will be encoded."""
+    found = next((candidate for candidate in candidates if isinstance(candidate, str) and candidate), None)
+    return found.encode("utf-8", "replace").decode() if found else None
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:

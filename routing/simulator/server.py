@@ -107,7 +107,7 @@ async def _complete(request: web.Request, kind: Kind) -> web.StreamResponse:
     replica.inflight += 1
     try:
         if faults.status is not None:
-            raise ApiError(faults.status, "Simulated failure.", kind="InternalServerError")
+            raise busy() if faults.status == 503 else ApiError(faults.status, "Simulated failure.", kind="InternalServerError")
         call = await _parse(request, kind)
         headers = _answer_headers(replica, request, call)
         if faults.reject_in_stream:

@@ -67,6 +67,8 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         row = dict(message)
         row["content"] = flatten_content(row.get("content"))
         if row.get("tool_calls"):
+            if not isinstance(row["tool_calls"], list):
+                raise UnrenderableConversationError("tool_calls must be a list")
             row["tool_calls"] = [_parsed_call(call) for call in row["tool_calls"]]
         prepared.append(row)
     return prepared

@@ -235,6 +235,15 @@ def test_broken_salt_modes_leak(mode: str, first: tuple[str, str], second: tuple
     assert second_hit(small()) == 0
 
 
+@pytest.mark.parametrize("mode", ["truncate_salt", "concat_salt_with_adapter"])
+def test_broken_salt_modes_leak_only_what_they_must(mode: str) -> None:
+    """Salts that differ from the start stay apart, so that an audit must look for the right pair."""
+    engine = small(salt_mode=mode)
+    run(engine, ask("a", range(9), salt="alpha"))
+    outputs, _ = run(engine, ask("b", range(9), salt="beta"))
+    assert outputs[0].cached_tokens == 0
+
+
 def test_request_that_does_not_read_the_cache_still_fills_it() -> None:
     """As with prompt_logprobs."""
     engine = small()

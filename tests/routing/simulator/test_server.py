@@ -265,6 +265,8 @@ async def test_context_that_is_nearly_full_shortens_the_answer() -> None:
         ({"prompt": "x", "max_tokens": "many"}, "valid integer"),
         ({"prompt": "x", "temperature": "hot"}, "valid number"),
         ({"prompt": "x", "n": 0}, "at least 1"),
+        ({"prompt": "x", "n": 10**6}, "at most"),
+        ({"prompt": "x", "min_tokens": float("inf")}, "valid number"),
     ],
 )
 async def test_malformed_bodies_are_400(body: dict[str, Any], message: str) -> None:
@@ -273,6 +275,28 @@ async def test_malformed_bodies_are_400(body: dict[str, Any], message: str) -> N
         status, answer = await wire.post("/v1/completions", body)
     assert status == 400
     assert message in answer["error"]["message"]
+
+
+async def test_lone_surrogates_do_not_kill_the_engine() -> None:
+    """In every field that is encoded again: the answer's id, the events' session, the refused model's name."""
+    async with wired() as wire:
+        body = {"prompt": list(range(2000, 2040)), "max_tokens": 1, "request_id": "a\ud800", "session_id": "b\udfff"}
+        status, answer = await wire.post("/v1/completions", body)
+        again, _ = await wire.post("/v1/completions", body)
+        unknown, _ = await wire.post("/v1/completions", {"prompt": "x", "model": "\ud800"})
+    assert (status, again, unknown) == (200, 200, 404)
+    assert answer["id"] == "cmpl-a?"
+
+
+async def test_dead_engine_is_a_500_and_not_a_hang(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake inside the loop fails what runs and what comes, and is logged."""
+    async with wired() as wire:
+        monkeypatch.setattr(wire.running.replica.engine, "step", None)
+        running, _ = await wire.post("/v1/completions", {"prompt": "x"})
+        later, body = await wire.post("/v1/completions", {"prompt": "x"})
+    assert (running, later) == (500, 500)
+    assert body["error"]["message"].startswith("EngineCore encountered an issue")
+    assert "the simulated engine died" in caplog.text
 
 
 async def test_body_that_is_not_utf8_is_400() -> None:
@@ -387,12 +411,12 @@ async def test_salt_mode_can_be_broken_while_running() -> None:
     assert leaked > 0
 
 
-@pytest.mark.parametrize("changes", [{"no_such_mode": 1}, {"salt_mode": "off"}])
+@pytest.mark.parametrize("changes", [{"no_such_mode": 1}, {"salt_mode": "off"}, {"die_after_chunks": "x"}, {"status": 200}])
 async def test_unknown_modes_are_refused(changes: dict[str, Any]) -> None:
     """And change nothing."""
     async with wired() as wire:
         _, before = await wire.get("/sim/mode")
-        status, _ = await wire.post("/sim/mode", changes | {"status": 500})
+        status, _ = await wire.post("/sim/mode", {"hide_cached_tokens": True} | changes)
         _, after = await wire.get("/sim/mode")
     assert status == 400
     assert before == after

@@ -101,6 +101,7 @@ def test_tools_come_first_and_calls_are_written() -> None:
     [
         {"role": "user", "content": 7},
         {"role": "user", "content": [{"type": "odd"}]},
+        {"role": "assistant", "tool_calls": 7},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
     ],
 )
