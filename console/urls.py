@@ -1,7 +1,38 @@
-"""URLs of the admin console."""
+"""URLs of the admin console. Each is routed with and without a trailing slash: a redirect would turn a POST into a GET."""
 
 from __future__ import annotations
 
-from django.urls import URLPattern, URLResolver
+from collections.abc import Callable
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from django.http import HttpResponseBase
+from django.urls import URLPattern, URLResolver, re_path
+
+from console.views import audit, decisions, endpoints, keys, overview, pools, sign_in
+
+app_name = "console"
+_SLUG = r"^t/(?P<slug>[a-z0-9-]{1,63})"
+_ID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+
+def _tenant(route: str, view: Callable[..., HttpResponseBase], name: str) -> URLPattern:
+    return re_path(f"{_SLUG}{route}/?$", view, name=name)
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    re_path(r"^$", sign_in.home, name="home"),
+    re_path(r"^login/?$", sign_in.sign_in, name="sign_in"),
+    re_path(r"^logout/?$", sign_in.sign_out, name="sign_out"),
+    re_path(r"^tenants/?$", sign_in.tenants, name="tenants"),
+    _tenant("", overview.Overview.as_view(), "overview"),
+    _tenant("/applied", overview.Applied.as_view(), "applied"),
+    _tenant("/pools", pools.Pools.as_view(), "pools"),
+    _tenant(rf"/replicas/(?P<replica_id>{_ID})/(?P<verb>drain|pause|resume)", pools.ReplicaVerb.as_view(), "replica_verb"),
+    _tenant("/endpoints", endpoints.Endpoints.as_view(), "endpoints"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})", endpoints.EndpointPage.as_view(), "endpoint"),
+    _tenant("/keys", keys.Keys.as_view(), "keys"),
+    _tenant("/keys/new", keys.IssueKey.as_view(), "key_issue"),
+    _tenant(rf"/keys/(?P<key_id>{_ID})/revoke", keys.RevokeKey.as_view(), "key_revoke"),
+    _tenant("/decisions", decisions.Decisions.as_view(), "decisions"),
+    _tenant(rf"/decisions/(?P<decision_id>{_ID})", decisions.DecisionPage.as_view(), "decision"),
+    _tenant("/audit", audit.AuditLog.as_view(), "audit"),
+]

@@ -1,0 +1,101 @@
+"""How the console writes numbers and times: units always shown, an unknown value always the same dash."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+UNKNOWN = "–"  # noqa: RUF001 - a dash, as printed tables have it
+
+
+def known(value: object) -> bool:
+    """Whether there is a value. An attribute of an absent object reaches a filter as an empty text."""
+    return value is not None and value != ""
+
+
+@register.filter
+def seconds(value: float | None) -> str:
+    """``0.0123`` is "12.3 ms", ``2.5`` is "2.50 s", None is a dash."""
+    if value is None or not known(value):
+        return UNKNOWN
+    size = abs(value)
+    if size == 0:
+        return "0 s"
+    if size < 0.0995:
+        return f"{value * 1000:.1f} ms" if size < 0.00995 else f"{value * 1000:.0f} ms"
+    if size < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if size < 120:
+        return f"{value:.2f} s"
+    return f"{value / 60:.1f} min"
+
+
+@register.filter
+def count(value: float | None) -> str:
+    """Whole numbers with thousands apart; None is a dash."""
+    return UNKNOWN if value is None or not known(value) else f"{round(value):,}"
+
+
+@register.filter
+def share(value: float | None) -> str:
+    """``0.873`` is "87.3 %"; None is a dash."""
+    if value is None or not known(value):
+        return UNKNOWN
+    return f"{value * 100:.0f} %" if value in (0, 1) else f"{value * 100:.1f} %"
+
+
+@register.filter
+def words(value: str) -> str:
+    """A name of ours, such as ``client_error``, as words."""
+    return value.replace("_", " ")
+
+
+@register.filter
+def tone(outcome: str) -> str:
+    """The colour class of an outcome: good, warn or bad."""
+    return {"ok": "good", "client_error": "warn", "client_cancelled": "warn", "refused": "warn"}.get(outcome, "bad")
+
+
+@register.filter
+def add_float(value: float, other: float) -> float:
+    """The sum; Django's own ``add`` truncates to whole numbers."""
+    return float(value) + float(other)
+
+
+@register.filter
+def ago(value: datetime | None) -> str | SafeString:
+    """A moment as a distance from now, with the exact time in UTC as the element's title."""
+    if value is None or not known(value):
+        return UNKNOWN
+    exact = value.astimezone(timezone.get_default_timezone())
+    text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_html('<time datetime="{}" title="{}">{}</time>', exact.isoformat(timespec="seconds"), text, _distance(timezone.now() - value))
+
+
+@register.filter
+def moment(value: datetime | None) -> str:
+    """A moment in UTC to the second."""
+    return UNKNOWN if value is None or not known(value) else value.astimezone(timezone.get_default_timezone()).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@register.filter
+def lookup(mapping: dict[object, object], key: object) -> object:
+    """The value under ``key``, or None."""
+    return mapping.get(key)
+
+
+def _distance(passed: timedelta) -> str:
+    later = passed < timedelta(0)
+    total_s = abs(passed).total_seconds()
+    if total_s < 5:
+        return "now"
+    for limit_s, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (129_600, 3600, "h"), (float("inf"), 86_400, "d")):
+        if total_s < limit_s:
+            words = f"{round(total_s / unit_s)} {unit}"
+            return f"in {words}" if later else f"{words} ago"
+    raise AssertionError("the last limit is infinite")

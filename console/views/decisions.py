@@ -1,0 +1,90 @@
+"""Decisions: the filterable list, and one decision that answers "why was this slow?"."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+
+from console import charts, why
+from console.access import TenantPage
+from console.reads import decisions, endpoints, keys
+from routing import queries
+from routing.core.policy import SCORERS
+from routing.core.record import CandidateRecord, DecisionRecord
+
+_FILTERS = ("endpoint", "key", "outcome", "slower", "missed")
+
+
+class Decisions(TenantPage):
+    """What the routers decided, newest first."""
+
+    tab = "decisions"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        wanted = decisions.as_uuid(request.GET.get("id", ""))
+        if wanted:
+            return HttpResponseRedirect(reverse("console:decision", args=[self.caller.seat.slug, wanted]))
+        asked = decisions.parse(request.GET.dict())
+        page = decisions.listed(self.tenant_id, asked)
+        kept = {name: request.GET[name] for name in _FILTERS if request.GET.get(name)}
+        context = {
+            "rows": page.rows,
+            "asked": asked,
+            "outcomes": decisions.OUTCOMES,
+            "endpoint_names": endpoints.names(self.tenant_id),
+            "keys": keys.listed(self.tenant_id),
+            "next_query": urlencode({**kept, "before": page.next}) if page.next else "",
+            "later": bool(asked.before),
+            "first_query": urlencode(kept),
+            "bad_id": bool(request.GET.get("id")),
+            "router_url": settings.ROUTER_PUBLIC_URL,
+        }
+        return self.page("console/decisions.html", context)
+
+
+class DecisionPage(TenantPage):
+    """One decision."""
+
+    tab = "decisions"
+
+    def get(self, request: HttpRequest, decision_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        _, stored = queries.decision(self.tenant_id, decision_id)
+        seen = decisions.shown(stored, None if self.caller.seat.platform else queries.own_replica_ids(self.tenant_id))
+        record = seen.record
+        terms = [name for name in SCORERS if any(name in one.terms for one in record.candidates)]
+        terms += sorted({name for one in record.candidates for name in one.terms} - set(terms))
+        context = {
+            "record": record,
+            "hidden": seen.hidden,
+            "shared": bool(seen.hidden),
+            "replica_names": {one.replica_id: one.replica_name for one in record.candidates},
+            "started_at": decisions.started_at(record),
+            "sentence": why.sentence(record),
+            "chosen": why.chosen_candidate(record),
+            "terms": terms,
+            "candidates": [(one, [one.terms.get(name) for name in terms]) for one in record.candidates],
+            "chart": _chart(record),
+            "key_name": keys.name(self.tenant_id, record.key_id),
+            "endpoint_known": record.endpoint_id in endpoints.names(self.tenant_id),
+        }
+        return self.page("console/decision.html", context)
+
+
+def _chart(record: DecisionRecord) -> charts.StackedBars | None:
+    """The terms of every candidate that was scored, as stacked bars; the marker is its expected time to first token."""
+    scored = [one for one in record.candidates if one.refusal is None]
+    if not scored:
+        return None
+    rows = [(one.replica_name, one.replica_id == record.replica_id, _terms(one), one.expected_ttft_s) for one in scored]
+    return charts.stacked_bars(rows, slots=(*SCORERS, "expected ttft"))
+
+
+def _terms(candidate: CandidateRecord) -> list[tuple[str, float]]:
+    """In the order of the register. A policy that scores no seconds still has an estimate, which is then the one bar."""
+    ordered = [(name, candidate.terms[name]) for name in SCORERS if name in candidate.terms]
+    ordered += sorted((name, value) for name, value in candidate.terms.items() if name not in SCORERS)
+    return ordered or [("expected ttft", candidate.expected_ttft_s)]

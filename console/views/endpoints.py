@@ -1,0 +1,44 @@
+"""Endpoints: the list, and one endpoint with its identity, policies and snippets to call it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from console.access import TenantPage
+from console.reads import endpoints, pools, traffic
+from routing import queries
+from tenants.models import Tenant
+
+
+class Endpoints(TenantPage):
+    """All endpoints of the tenant."""
+
+    tab = "endpoints"
+
+    def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        rows = queries.endpoints(self.tenant_id).order_by("name")[: endpoints.MAX_ROWS]
+        context = {"endpoints": rows, "pool_names": pools.names(self.tenant_id), "router_url": settings.ROUTER_PUBLIC_URL}
+        return self.page("console/endpoints.html", context)
+
+
+class EndpointPage(TenantPage):
+    """One endpoint."""
+
+    tab = "endpoints"
+
+    def get(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        endpoint = queries.endpoint(self.tenant_id, str(endpoint_id))
+        epoch = Tenant.objects.values_list("epoch", flat=True).get(id=self.tenant_id)
+        found = traffic.overview(self.tenant_id, span=traffic.range_named("24h"), now=timezone.now())
+        context = {
+            "endpoint": endpoint,
+            "pool_name": pools.names(self.tenant_id).get(endpoint.grant_id, ""),
+            "identity": endpoints.identity(endpoint, tenant_slug=self.caller.seat.slug, tenant_epoch=epoch),
+            "traffic": found.by_endpoint.get(endpoint.id),
+            "router_url": settings.ROUTER_PUBLIC_URL,
+        }
+        return self.page("console/endpoint.html", context)
