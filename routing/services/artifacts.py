@@ -10,11 +10,12 @@ from django.db.models import Q, Sum
 
 from routing.models import Artifact, ModelSpec
 from routing.services import support
-from tenants import changes, scoping
+from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound
+from tenants.services import locks
 
 KINDS = ("tokenizer", "chat_template")
 MAX_BYTES = 64 * 1024 * 1024
@@ -54,7 +55,7 @@ def store(*, tenant_id: UUID, actor: Actor, kind: str, name: str, content: bytes
         Invalid: unknown kind, bad name, empty, too large, not a tokenizer.json or not UTF-8.
         LimitReached: too many artifacts, or too many bytes in all.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     support.one_of(kind, KINDS, field="kind")
     names.label(name, field="name")
     _check(kind, content)
@@ -87,7 +88,7 @@ def delete(*, tenant_id: UUID, actor: Actor, artifact_id: UUID) -> None:
         NotFound: no such artifact in this tenant.
         Conflict: a model names it.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     artifact = Artifact.objects.defer("content").select_for_update().filter(tenant_id=tenant_id, id=artifact_id).first()
     if artifact is None:
         raise NotFound

@@ -7,11 +7,12 @@ from uuid import UUID
 
 from routing.models import Adapter, Endpoint, ModelSpec
 from routing.services import artifacts, support
-from tenants import changes, scoping
+from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid
+from tenants.services import locks
 
 MAX_MODELS = 200
 MAX_ADAPTERS_PER_MODEL = 256
@@ -75,7 +76,7 @@ def create_model(*, tenant_id: UUID, actor: Actor, **fields: Unpack[ModelFields]
         Conflict: the name is taken.
         LimitReached: ``MAX_MODELS``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     for required in ("name", "revision"):
         if required not in fields:
             raise Invalid("This field is required.", field=required)
@@ -96,7 +97,7 @@ def update_model(*, tenant_id: UUID, actor: Actor, model_id: UUID, **fields: Unp
         NotFound: no such model in this tenant.
         Invalid, Conflict: as :func:`create_model`.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     model = support.locked(ModelSpec, tenant_id=tenant_id, row_id=model_id)
     columns = _checked(tenant_id, fields)
     with refuse_on(model_name_per_tenant=Conflict(_NAME_TAKEN, field="name")):
@@ -121,7 +122,7 @@ def delete_model(*, tenant_id: UUID, actor: Actor, model_id: UUID) -> None:
         NotFound: no such model in this tenant.
         Conflict: an endpoint serves it.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     model = support.locked(ModelSpec, tenant_id=tenant_id, row_id=model_id)
     endpoint = Endpoint.objects.filter(tenant_id=tenant_id, model_id=model_id).first()
     if endpoint is not None:
@@ -143,7 +144,7 @@ def create_adapter(*, tenant_id: UUID, actor: Actor, model_id: UUID, name: str, 
         Conflict: the model has an adapter of this name.
         LimitReached: ``MAX_ADAPTERS_PER_MODEL``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     model = support.locked(ModelSpec, tenant_id=tenant_id, row_id=model_id)
     names.model_name(name, field="name")
     names.label(revision, field="revision")
@@ -169,7 +170,7 @@ def update_adapter(*, tenant_id: UUID, actor: Actor, adapter_id: UUID, revision:
         NotFound: no such adapter in this tenant.
         Invalid: a malformed revision.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     adapter = support.locked(Adapter, tenant_id=tenant_id, row_id=adapter_id)
     names.label(revision, field="revision")
     before, after = support.apply_changes(adapter, {"revision": revision})
@@ -187,7 +188,7 @@ def reload_adapter(*, tenant_id: UUID, actor: Actor, adapter_id: UUID, reason: s
         NotFound: no such adapter in this tenant.
         Invalid: no reason.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     adapter = support.locked(Adapter, tenant_id=tenant_id, row_id=adapter_id)
     names.label(reason, field="reason", maximum=500)
     before, after = support.apply_changes(adapter, {"generation": adapter.generation + 1})
@@ -211,7 +212,7 @@ def delete_adapter(*, tenant_id: UUID, actor: Actor, adapter_id: UUID) -> None:
         NotFound: no such adapter in this tenant.
         Conflict: an endpoint serves it.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     adapter = support.locked(Adapter, tenant_id=tenant_id, row_id=adapter_id)
     endpoint = Endpoint.objects.filter(tenant_id=tenant_id, adapter_id=adapter_id).first()
     if endpoint is not None:

@@ -10,11 +10,12 @@ from django.db.models import F
 from routing.core.engines import ENGINES
 from routing.models import Adapter, Endpoint, ModelSpec, PolicyVersion, PoolGrant
 from routing.services import policies, support
-from tenants import changes, scoping
+from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid
+from tenants.services import locks
 
 MAX_ENDPOINTS = 500
 MAX_CONTEXT_NAMES = 16
@@ -175,7 +176,7 @@ def create(*, tenant_id: UUID, actor: Actor, **fields: Unpack[EndpointFields]) -
         Conflict: the name is taken.
         LimitReached: ``MAX_ENDPOINTS``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     for required, shown in (("name", "name"), ("grant_id", "pool"), ("model_id", "model")):
         if required not in fields:
             raise Invalid("This field is required.", field=shown)
@@ -207,7 +208,7 @@ def update(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, **fields: Unpack
         NotFound: no such endpoint in this tenant.
         Invalid, Conflict: as :func:`create`.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     support.locked(Endpoint, tenant_id=tenant_id, row_id=endpoint_id)
     endpoint = Endpoint.objects.select_related(*_RELATED).get(tenant_id=tenant_id, id=endpoint_id)
     before = _audit(endpoint)
@@ -247,7 +248,7 @@ def rotate_epoch(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, reason: st
         NotFound: no such endpoint in this tenant.
         Invalid: no reason.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     endpoint = support.locked(Endpoint, tenant_id=tenant_id, row_id=endpoint_id)
     names.label(reason, field="reason", maximum=500)
     Endpoint.objects.filter(tenant_id=tenant_id, id=endpoint_id).update(epoch=F("epoch") + 1)
@@ -272,7 +273,7 @@ def delete(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID) -> None:
     Raises:
         NotFound: no such endpoint in this tenant.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     support.locked(Endpoint, tenant_id=tenant_id, row_id=endpoint_id)
     endpoint = Endpoint.objects.select_related(*_RELATED).get(tenant_id=tenant_id, id=endpoint_id)
     before, name = _audit(endpoint), endpoint.name

@@ -13,11 +13,12 @@ from django.db.models import Max, Q
 from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
 from routing.models import Endpoint, Policy, PolicyVersion
 from routing.services import support
-from tenants import changes, scoping
+from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid, NotFound
+from tenants.services import locks
 
 Kind = Literal["routing", "slo"]
 NAME_MAX = 100  # characters
@@ -50,7 +51,7 @@ def create(*, tenant_id: UUID, actor: Actor, kind: Kind, name: str, spec: object
         Conflict: the name is taken.
         LimitReached: ``MAX_POLICIES``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     names.label(name, field="name", maximum=NAME_MAX)
     compiled(kind, spec)
     support.within(Policy.objects.filter(tenant_id=tenant_id, kind=kind).count(), MAX_POLICIES, f"{kind} policies per tenant")
@@ -79,7 +80,7 @@ def add_version(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind, s
         Invalid: the document cannot run.
         LimitReached: ``MAX_VERSIONS``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     policy = support.locked(Policy, tenant_id=tenant_id, row_id=policy_id)
     if policy.kind != kind:
         raise NotFound
@@ -124,7 +125,7 @@ def delete(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind) -> Non
         NotFound: no such policy of this kind in this tenant.
         Conflict: an endpoint uses one of its versions.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     policy = support.locked(Policy, tenant_id=tenant_id, row_id=policy_id)
     if policy.kind != kind:
         raise NotFound

@@ -15,6 +15,7 @@ from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Forbidden, Invalid, NotFound
 from tenants.models import PLATFORM_SLUG, Tenant
+from tenants.services import locks
 
 ISOLATION = ("audited", "declared", "dedicated")
 MAX_POOLS = 100
@@ -83,7 +84,7 @@ def create(*, tenant_id: UUID, actor: Actor, name: str, isolation: str = "audite
         Conflict: the name is taken.
         LimitReached: ``MAX_POOLS``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     names.label(name, field="name", maximum=100)
     mode = _isolation(isolation, platform=platform)
     support.within(Pool.objects.filter(tenant_id=tenant_id).count(), MAX_POOLS, "pools per tenant")
@@ -104,7 +105,7 @@ def update(
         NotFound: no such pool of this tenant.
         Invalid, Forbidden, Conflict: as :func:`create`.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     pool = support.locked(Pool, tenant_id=tenant_id, row_id=pool_id)
     wanted: dict[str, Any] = {}
     if name is not None:
@@ -125,13 +126,13 @@ def delete(*, tenant_id: UUID, actor: Actor, pool_id: UUID) -> None:
         NotFound: no such pool of this tenant.
         Conflict: an endpoint of the owner sits on it, or it is granted to others.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     pool = support.locked(Pool, tenant_id=tenant_id, row_id=pool_id)
     endpoint = Endpoint.objects.filter(tenant_id=tenant_id, grant__pool_id=pool_id).first()
     if endpoint is not None:
         raise Conflict(f"The endpoint {endpoint.name} sits on this pool.")
-    if grantees(pool):
-        raise Conflict("This pool is granted to other tenants; take the grants back first.")
+    for grantee in grantees(pool):
+        _release_if_deleted(pool, grantee)
     Replica.objects.filter(tenant_id=tenant_id, pool=pool).delete()
     PoolGrant.objects.filter(tenant_id=tenant_id, pool=pool).delete()
     name, isolation = pool.name, pool.isolation
@@ -146,6 +147,19 @@ def delete(*, tenant_id: UUID, actor: Actor, pool_id: UUID) -> None:
     )
 
 
+def _release_if_deleted(pool: Pool, grantee: UUID) -> None:
+    """Free ``pool`` from a tenant that is deleted; its rows stay for a while, and must not hold the pool.
+
+    Raises:
+        Conflict: the tenant lives.
+    """
+    with scoping.tenant_scope(grantee):
+        if Tenant.objects.filter(id=grantee, deleted_at=None).exists():
+            raise Conflict("This pool is granted to other tenants; take the grants back first.")
+        Endpoint.objects.filter(tenant_id=grantee, grant__pool_id=pool.id).delete()
+        PoolGrant.objects.filter(tenant_id=grantee, pool_id=pool.id).delete()
+
+
 def grant(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) -> PoolGrant:
     """Let ``grantee_id`` use a platform pool; raises the grantee's version. Safe to repeat. ``tenant_id`` is the platform's tenant.
 
@@ -155,7 +169,7 @@ def grant(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) -> 
         Invalid: no such tenant, or it is deleted.
         LimitReached: ``MAX_GRANTS``.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     pool = support.locked(Pool, tenant_id=tenant_id, row_id=pool_id)
     if not is_platform(tenant_id):
         raise Forbidden("Only pools of the platform can be granted to other tenants.")
@@ -182,7 +196,7 @@ def withdraw(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) 
         NotFound: no such pool of this tenant, or no such grant.
         Conflict: an endpoint of the grantee sits on it, or it is the owner's own grant.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     pool = support.locked(Pool, tenant_id=tenant_id, row_id=pool_id)
     if grantee_id == tenant_id:
         raise Conflict("The owner's own grant goes with the pool.")

@@ -18,13 +18,13 @@ from django.utils.crypto import salted_hmac
 from namespaces.core import keyring
 from routing.core.engines import ENGINES
 from routing.models import Pool, Replica
-from routing.outbound.addresses import UrlRefused, check_url, parse_ranges, system_resolve
+from routing.outbound.addresses import UrlRefused, check_url, normalise_url, parse_ranges, system_resolve
 from routing.services import pools, support
-from tenants import scoping
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid, Unavailable
+from tenants.services import locks
 
 MAX_PER_POOL = 256
 MAX_CREDENTIAL_CHARACTERS = 4096
@@ -113,10 +113,29 @@ def _socket_address(value: object, url: str, field: str) -> str:
     match = _SOCKET.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise Invalid("Use tcp://host:port.", field=field)
-    host = urlsplit(_address(f"http://{match[1]}:{match[2]}", field=field)).hostname or ""
-    if host != urlsplit(url).hostname:
+    checked = _address(f"http://{match[1]}:{match[2]}", field=field)
+    if urlsplit(checked).hostname != urlsplit(url).hostname:
         raise Invalid("KV events must come from the replica's own host.", field=field)
-    return f"tcp://[{host}]:{match[2]}" if ":" in host else f"tcp://{host}:{match[2]}"
+    return _socket(checked, match[2])
+
+
+def spelled(kv_events: dict[str, str] | None) -> dict[str, str] | None:
+    """``kv_events`` as they would be kept, without any check: to tell whether a declaration differs from what is held."""
+    if kv_events is None:
+        return None
+    kept: dict[str, str] = {}
+    for name, value in kv_events.items():
+        match = _SOCKET.fullmatch(value)
+        try:
+            kept[name] = value if match is None else _socket(normalise_url(f"http://{match[1]}:{match[2]}"), match[2])
+        except UrlRefused:
+            kept[name] = value
+    return kept
+
+
+def _socket(url: str, port: str) -> str:
+    host = urlsplit(url).hostname or ""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def _credential(value: object) -> str:
@@ -192,7 +211,7 @@ def create(*, tenant_id: UUID, actor: Actor, pool_id: UUID, **fields: Unpack[Rep
         LimitReached: ``MAX_PER_POOL``.
         Unavailable: a credential is given and this process cannot seal it.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     pool = support.locked(Pool, tenant_id=tenant_id, row_id=pool_id)
     for required in ("name", "url"):
         if required not in fields:
@@ -218,7 +237,7 @@ def update(*, tenant_id: UUID, actor: Actor, replica_id: UUID, **fields: Unpack[
         Invalid: malformed, :data:`ADDRESS_REFUSED`, or another address without a word on the credential.
         Conflict, Unavailable: as :func:`create`.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     replica = support.locked(Replica, tenant_id=tenant_id, row_id=replica_id)
     pool = replica.pool
     columns = _checked(fields)
@@ -255,7 +274,7 @@ def set_state(*, tenant_id: UUID, actor: Actor, replica_id: UUID, state: str, re
         NotFound: no such replica of this tenant.
         Invalid: unknown state.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     replica = support.locked(Replica, tenant_id=tenant_id, row_id=replica_id)
     pool = replica.pool
     before, after = support.apply_changes(replica, {"state": support.one_of(state, ("active", "draining", "paused"), field="state")})
@@ -274,7 +293,7 @@ def delete(*, tenant_id: UUID, actor: Actor, replica_id: UUID) -> None:
     Raises:
         NotFound: no such replica of this tenant.
     """
-    scoping.require_scope(tenant_id)
+    locks.tenant(tenant_id)
     replica = support.locked(Replica, tenant_id=tenant_id, row_id=replica_id)
     pool, name, url = replica.pool, replica.name, replica.url
     replica.delete()

@@ -1,0 +1,22 @@
+"""Tenants for the services of this app. Django is not ready while this file is read, so nothing of it is imported here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.routing.services.made import Made, make
+
+
+@pytest.fixture
+def acorn(db: None) -> Made:
+    return make("acorn")
+
+
+@pytest.fixture
+def birch(db: None) -> Made:
+    return make("birch")
+
+
+@pytest.fixture
+def platform(db: None) -> Made:
+    return make("platform")
