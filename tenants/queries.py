@@ -157,6 +157,17 @@ def keys(tenant_id: UUID, kind: Kind) -> QuerySet[ApiKey]:
     return ApiKey.objects.filter(tenant_id=tenant_id, kind=kind.value).select_related("scope")
 
 
+def with_status(rows: QuerySet[ApiKey], status: str | None) -> QuerySet[ApiKey]:
+    """Keys that are ``current`` (not revoked) or ``revoked``; None is all.
+
+    Raises:
+        Invalid: another word.
+    """
+    if status not in (None, "current", "revoked"):
+        raise Invalid("Use current or revoked.", field="status")
+    return rows if status is None else rows.filter(revoked_at__isnull=status == "current")
+
+
 def key(tenant_id: UUID, kind: Kind, reference: str) -> ApiKey:
     """A key by its id, or by the name of one that is not revoked.
 

@@ -24,7 +24,7 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 T = TypeVar("T")
 
 
-class Body(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class Body(msgspec.Struct, forbid_unknown_fields=True):
     """Base of every request body: unknown fields are refused, nothing is coerced."""
 
 

@@ -40,7 +40,7 @@ def page(request: Request, rows: QuerySet[M], *, by: str = "-created_at") -> Pag
     Raises:
         Invalid: ``limit`` or ``cursor`` is malformed.
     """
-    limit = _limit(request.query_params.get("limit"))
+    limit = limit_of(request)
     descending, column = by.startswith("-"), by.lstrip("-")
     sign, comparison = ("-", "lt") if descending else ("", "gt")
     cursor = request.query_params.get("cursor")
@@ -53,7 +53,13 @@ def page(request: Request, rows: QuerySet[M], *, by: str = "-created_at") -> Pag
     return Page(rows=found, next=_encode(getattr(found[-1], column), found[-1].pk) if more else None)
 
 
-def _limit(raw: str | None) -> int:
+def limit_of(request: Request) -> int:
+    """How many rows the caller wants on a page.
+
+    Raises:
+        Invalid: not a whole number from 1 to ``MAX_LIMIT``.
+    """
+    raw = request.query_params.get("limit")
     if raw is None:
         return DEFAULT_LIMIT
     if not raw.isascii() or not raw.isdigit() or not 1 <= int(raw[:9]) <= MAX_LIMIT:

@@ -1,7 +1,31 @@
-"""URLs of this app's part of the control API, below /api/v1/."""
+"""URLs of this app's part of the control API, below /api/v1/. ``reference`` is an id, or a name that is unique in the tenant."""
 
 from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from tenants.api.audit import AuditLog
+from tenants.api.base import both
+from tenants.api.keys import KeyCollection, KeyItem, KeyRotation
+from tenants.api.members import MemberCollection, MemberItem
+from tenants.api.scopes import ScopeCollection, ScopeItem, ScopeRaise
+from tenants.api.tenants import MeView, TenantCollection, TenantItem
+from tenants.api.tokens import TokenCollection, TokenItem, TokenRotation
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    *both("me", MeView, "me"),
+    *both("tenants", TenantCollection, "tenants"),
+    *both("tenants/<str:reference>", TenantItem, "tenant"),
+    *both("members", MemberCollection, "members"),
+    *both("members/<str:reference>", MemberItem, "member"),
+    *both("keys", KeyCollection, "keys"),
+    *both("keys/<str:reference>", KeyItem, "key"),
+    *both("keys/<str:reference>/rotate", KeyRotation, "key-rotate"),
+    *both("tokens", TokenCollection, "tokens"),
+    *both("tokens/<str:reference>", TokenItem, "token"),
+    *both("tokens/<str:reference>/rotate", TokenRotation, "token-rotate"),
+    *both("scopes", ScopeCollection, "scopes"),
+    *both("scopes/<str:reference>", ScopeItem, "scope"),
+    *both("scopes/<str:reference>/raise", ScopeRaise, "scope-raise"),
+    *both("audit-log", AuditLog, "audit-log"),
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -182,6 +183,47 @@ def revoke(*, tenant_id: UUID, actor: Actor, kind: Kind, key_id: UUID, ceiling: 
         object_id=key.id,
         object_label=key.name,
         reason=reason,
+        publishes=kind is Kind.INFERENCE,
+    )
+    return key
+
+
+def update(*, tenant_id: UUID, actor: Actor, kind: Kind, key_id: UUID, ceiling: Role, fields: Mapping[str, Any], now: datetime) -> ApiKey:
+    """Change a key's ``name``, ``expires_at`` or, of an inference key, ``endpoints``; what is not in ``fields`` stays. Safe to repeat.
+
+    Raises:
+        NotFound: no such key of this kind.
+        Forbidden: a token with a role above the caller's.
+        Invalid: a value is not acceptable.
+        Conflict: it is revoked, or the name is in use.
+    """
+    key = _locked(tenant_id, kind, key_id)
+    _check_reach(key, ceiling)
+    if key.revoked_at is not None:
+        raise Conflict("This key is revoked: issue a new one.")
+    before = {"name": key.name, **_facts(key)}
+    if "name" in fields:
+        _check_name(fields["name"])
+        key.name = fields["name"]
+    if "expires_at" in fields:
+        _check_expiry(fields["expires_at"], now)
+        key.expires_at = fields["expires_at"]
+    if "endpoints" in fields and kind is Kind.INFERENCE:
+        _check_endpoints(fields["endpoints"])
+        key.endpoints = fields["endpoints"]
+    after = {"name": key.name, **_facts(key)}
+    if before == after:
+        return key
+    with refuse_on(api_key_name_per_tenant=Conflict("This name is in use.", field="name")):
+        key.save(update_fields=["name", "expires_at", "endpoints"])
+    changes.record(
+        tenant_id=tenant_id,
+        actor=actor,
+        action=f"{_noun(kind)}.update",
+        object_id=key.id,
+        object_label=key.name,
+        before=before,
+        after=after,
         publishes=kind is Kind.INFERENCE,
     )
     return key

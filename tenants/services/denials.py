@@ -18,7 +18,8 @@ ACTION = "request.denied"
 
 def record(*, tenant_id: UUID, actor: Actor, method: str, path: str, code: str) -> None:
     """Write down a refused attempt, in a transaction of its own: the request's has been rolled back. Names what was asked, never what is there."""
+    asked = "".join(character if character.isprintable() else "?" for character in f"{method} {path}")
     with tenant_scope(tenant_id):
         since = timezone.now() - timedelta(hours=1)
         if AuditEntry.objects.filter(tenant_id=tenant_id, created_at__gt=since, action=ACTION).count() < MAX_DENIALS_PER_HOUR:
-            changes.record(tenant_id=tenant_id, actor=actor, action=ACTION, object_label=f"{method} {path}", reason=code, publishes=False)
+            changes.record(tenant_id=tenant_id, actor=actor, action=ACTION, object_label=asked, reason=code, publishes=False)
