@@ -108,7 +108,7 @@ async def test_replay_is_bounded_by_the_buffer(zmq_context: zmq.asyncio.Context)
     assert [int.from_bytes(message[2], "big") for message in messages[:-1]] == [7, 8, 9, 10, 11]
 
 
-@pytest.mark.parametrize("frames", [[b"\0" * 8], [b"", b"\0" * 8, b"more"], [b"", b"short"]])
+@pytest.mark.parametrize("frames", [[b"\0" * 8], [b"x", b"\0" * 8], [b"", b"\0" * 8, b"more"], [b"", b"short"]])
 async def test_malformed_replay_requests_get_no_answer(zmq_context: zmq.asyncio.Context, frames: list[bytes]) -> None:
     """The first answer is the next request's."""
     publisher = Publisher("kv", hwm_messages=1000, buffer_steps=5)

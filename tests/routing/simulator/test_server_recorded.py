@@ -19,7 +19,7 @@ CONFIGS = {
 
 
 def expanded(body: Any) -> Any:
-    """Undo the vectors' shorthand for a word many times."""
+    """Undo the vectors' shorthand for a text that repeats itself."""
     if isinstance(body, dict) and set(body) == {"repeat", "times"}:
         return body["repeat"] * body["times"]
     if isinstance(body, dict):
