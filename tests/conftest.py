@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import redis
 
+from tests.product import START_S, STOP_S, Product, fresh_home, remove
 from tests.services import Services, prepare
 
 APP_ROLE = "saltroute_app"
@@ -119,3 +120,23 @@ def valkey_url(valkey_server: Services) -> str:
     with redis.Redis.from_url(url) as client:
         client.flushdb()
     return url
+
+
+@pytest.fixture(scope="session")
+def product() -> Iterator[Product]:
+    """The whole product, running: one for the session, so a test must leave it as it found it."""
+    home = fresh_home()
+    try:
+        running = Product.start(home)
+        yield running
+        assert running.stop() == 0, running.output.read_text()
+    finally:
+        remove(home)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that use the product in one xdist worker, so that it starts once, and give its start the time it needs."""
+    for item in items:
+        if "product" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("product"))
+            item.add_marker(pytest.mark.timeout(START_S + STOP_S))

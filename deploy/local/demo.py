@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from deploy.local.options import REPOSITORY
+from deploy.local.places import write_private
 from deploy.local.plan import FleetPorts, Plan
 from deploy.local.process import Child, LaunchError, run_to_end, wait_until
 
@@ -27,6 +27,31 @@ LOGIN_EMAIL = "admin@saltroute.localhost"
 APPLY_S = 120.0
 ANSWER_S = 60.0
 DECLARED = FleetPorts(count=100, http=9001, kv_events=9101, replay=9201)  # the ports that the declaration writes
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a person, or a script through ``run/access.json``, needs to use this run."""
+
+    console: str
+    email: str
+    password: str
+    router: str
+    key: str | None = None
+    model: str | None = None
+    curl: str | None = None
+
+    def text(self) -> str:
+        """The lines for the terminal."""
+        lines = [
+            "",
+            f"  Console    {self.console}/          sign in as {self.email} with {self.password}",
+            f"  API        {self.console}/api/docs/",
+            f"  Router     {self.router}/v1",
+        ]
+        if self.curl is None:
+            return "\n".join([*lines, "", "  No simulated fleet (FLEET=0): declare your replicas with manage.py apply -f FILE.yaml"])
+        return "\n".join([*lines, f"  Key        {self.key}", "", self.curl])
 
 
 @dataclass(frozen=True)
@@ -47,23 +72,23 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
     """
     password = remembered(plan.held.password_file("console"), lambda: secrets.token_urlsafe(12))
     _make_login(plan, password, stopped=stopped)
-    lines = [
-        "",
-        f"  Console    {plan.options.control_url}/          sign in as {LOGIN_EMAIL} with {password}",
-        f"  API        {plan.options.control_url}/api/docs/",
-        f"  Router     {plan.options.router_url}/v1",
-    ]
-    if plan.options.fleet == 0:
-        return "\n".join([*lines, "", "  No simulated fleet (FLEET=0): declare your replicas with manage.py apply -f FILE.yaml"])
+    shown = Shown(console=plan.options.control_url, email=LOGIN_EMAIL, password=password, router=plan.options.router_url)
+    if plan.options.fleet > 0:
+        sample = _declare(plan, stopped=stopped)
+        wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)
+        shown = replace(shown, key=sample.key, model=sample.model, curl=curl(plan.options.router_url, sample))
+    write_private(plan.home.run / "access.json", json.dumps(asdict(shown), indent=2) + "\n")
+    return shown.text()
+
+
+def _declare(plan: Plan, *, stopped: Callable[[], bool]) -> Sample:
     declared = with_ports(yaml.safe_load(DECLARATION.read_text()), plan.fleet)
     keys = {name: remembered(plan.held.file(f"demo_{name}"), lambda: "sk-sr-" + secrets.token_urlsafe(32)) for name in referenced(declared)}
     file = plan.home.root / "demo.yaml"
     header = "# Written by make up from deploy/demo/demo.yaml with this run's ports; what is changed here is overwritten.\n"
     file.write_text(header + yaml.safe_dump(declared, sort_keys=False))
     run_to_end(plan.manage("apply", "apply", "-f", str(file), extra=keys), deadline_s=APPLY_S, stopped=stopped)
-    sample = first_sample(declared, keys)
-    wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)
-    return "\n".join([*lines, f"  Key        {sample.key}", "", curl(plan.options.router_url, sample)])
+    return first_sample(declared, keys)
 
 
 def _make_login(plan: Plan, password: str, *, stopped: Callable[[], bool]) -> None:
@@ -75,9 +100,7 @@ def _make_login(plan: Plan, password: str, *, stopped: Callable[[], bool]) -> No
 def remembered(path: Path, make: Callable[[], str]) -> str:
     """Read a generated secret, after making it (0600) the first time."""
     if not path.exists():
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as stream:
-            stream.write(make() + "\n")
+        write_private(path, make() + "\n")
     return path.read_text().strip()
 
 

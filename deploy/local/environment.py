@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from deploy.local.places import write_private
+
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "VIRTUAL_ENV")
 _PASSED_ON_PREFIXES = ("SALTROUTE_", "ROUTER_", "CELERY_", "OTEL_", "LC_")
 # Celery reads these itself, past our settings.
@@ -34,8 +36,5 @@ def password_apart(url: str, file: Path) -> tuple[str, Path | None]:
     user, colon, password = credentials.partition(":")
     if not at or not colon or not password:
         return url, None
-    file.unlink(missing_ok=True)
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w") as stream:
-        stream.write(password)
+    write_private(file, password)
     return urlunsplit(parts._replace(netloc=f"{user}:{{password}}@{host}")), file

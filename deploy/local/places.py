@@ -68,6 +68,14 @@ def private_dir(path: Path, account: Account | None = None) -> Path:
     return path
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only we may read, in place of the one before it."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as stream:
+        stream.write(text)
+
+
 def socket_dir(wanted: Path, digest: str, account: Account | None = None) -> Path:
     """A 0700 directory for a Unix socket: ``wanted``, or a short one in the runtime or temporary directory when it is too long."""
     if len(os.fsencode(wanted)) <= SOCKET_DIR_BOUND:

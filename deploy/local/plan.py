@@ -128,6 +128,7 @@ class Plan:
             "ROUTER_ID": self.base.get("ROUTER_ID", "router-1"),
         }
         child = self.child("router", [sys.executable, "-m", "routing.dataplane"], env)
+        child.stop_s = 45  # streams that are under way may end first (ROUTER_DRAIN_S)
         return Service(child, lambda: answers(f"{options.router_url}/healthz"))
 
     def _fleet(self) -> Service:

@@ -6,13 +6,12 @@ One ACL user for each kind of process, the ``default`` user off. The ACL file ho
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import redis
 
-from deploy.local.places import Home, private_dir, socket_dir
+from deploy.local.places import Home, private_dir, socket_dir, write_private
 from deploy.local.process import Child, LaunchError, wait_until
 
 START_S = 30.0
@@ -73,9 +72,9 @@ class Valkey:
         """
         private_dir(self.data)
         acl = self.data / "users.acl"
-        _write_private(acl, acl_file(self._passwords))
+        write_private(acl, acl_file(self._passwords))
         config = self.data / "valkey.conf"
-        _write_private(config, self._config(acl))
+        write_private(config, self._config(acl))
         self.child = Child(
             name="valkey",
             argv=[str(find_binary()), str(config)],
@@ -140,13 +139,6 @@ def find_binary() -> Path:
         return Path(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
         raise LaunchError(f"no embedded Valkey for this platform ({error}); set VALKEY_URL to a server of yours") from None
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w") as stream:
-        stream.write(text)
 
 
 def _quoted(path: Path) -> str:
