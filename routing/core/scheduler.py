@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from routing.core import ttft
@@ -96,7 +97,8 @@ def _bounded_hash(_ask: Ask, replica: Replica, policy: RoutingPolicy, eligible: 
 
     Source: consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016), over a rendezvous order in place of a ring.
     """
-    bound = policy.load_factor * (sum(one.in_flight for one in eligible) + 1) / len(eligible)
+    # Rounded up, as in the source: otherwise nobody is within the bound while there are fewer requests than replicas.
+    bound = math.ceil(policy.load_factor * (sum(one.in_flight for one in eligible) + 1) / len(eligible))
     return (replica.in_flight + 1 > bound, replica.rank, replica.id)
 
 
