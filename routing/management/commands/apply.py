@@ -24,8 +24,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Describe the command line."""
         parser.add_argument("-f", "--file", required=True, type=Path, help="the declaration")
-        parser.add_argument("--prune", action="store_true", help="remove what the named tenants have and the file does not name (never tenants or keys)")
-        parser.add_argument("--prune-tenants", action="store_true", help="with --prune: also delete tenants and revoke keys that the file does not name")
+        parser.add_argument("--prune", action="store_true", help="remove what the named tenants have beyond the file, except keys")
+        parser.add_argument("--prune-tenants", action="store_true", help="with --prune: also delete tenants and revoke keys beyond the file")
         parser.add_argument("--dry-run", action="store_true", help="do everything, print it, and roll it back")
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
