@@ -30,14 +30,30 @@ class StructSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
         target = self._target()
         _, components = msgspec.json.schema_components([target], ref_template="#/components/schemas/{name}")
         own: dict[str, Any] = components.pop(target.__name__)
+        classes = _classes(msgspec.inspect.type_info(target))
         for name, schema in components.items():
-            component = ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, object=name, schema=schema)  # type: ignore[no-untyped-call]  # not annotated
-            auto_schema.registry.register_on_missing(component)
+            # Known by its class, so that two classes of one name are reported and one class used twice is not.
+            part = ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, object=classes[name], schema=schema)  # type: ignore[no-untyped-call]  # not annotated
+            auto_schema.registry.register_on_missing(part)
         return own
 
     def _target(self) -> type[msgspec.Struct]:
         target: Any = self.target
         return target if isinstance(target, type) else type(target)
+
+
+def _classes(root: msgspec.inspect.Type) -> dict[str, type]:
+    """The structs and enums inside a type, by the name of their component."""
+    found: dict[str, type] = {}
+    waiting: list[Any] = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (msgspec.inspect.StructType, msgspec.inspect.EnumType)) and node.cls.__name__ not in found:
+            found[node.cls.__name__] = node.cls
+            waiting.extend(field.type for field in getattr(node, "fields", ()))
+        waiting.extend(inner for name in ("item_type", "key_type", "value_type", "type") if (inner := getattr(node, name, None)) is not None)
+        waiting.extend(inner for name in ("types", "item_types") for inner in getattr(node, name, ()))
+    return found
 
 
 class ControlTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # drf-spectacular's registration hook has no annotations
