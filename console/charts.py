@@ -134,12 +134,12 @@ class LineChart:
 def line_chart(
     series: Sequence[tuple[str, Sequence[float | None]]],
     *,
-    width: float = 560.0,
-    height: float = 150.0,
+    width: float = 440.0,
+    height: float = 140.0,
     top_value: float | None = None,
 ) -> LineChart:
     """Lay out ``(name, values)`` lines; ``top_value`` fixes the scale (1.0 for shares), else it follows the data."""
-    left, bottom, top = 44.0, height - 8.0, 10.0
+    left, bottom, top = 46.0, height - 6.0, 12.0
     largest = top_value if top_value is not None else max((value or 0.0 for _, values in series for value in values), default=0.0)
     ticks, limit = scale(largest, steps=3)
     unit = (bottom - top) / limit

@@ -15,6 +15,13 @@ def chosen_candidate(record: DecisionRecord) -> CandidateRecord | None:
     return next((one for one in record.candidates if one.replica_id == record.replica_id), None) if record.replica_id else None
 
 
+def tone(record: DecisionRecord) -> str:
+    """How the request went, as a colour class: good, warn (slow, refused, left) or bad."""
+    if record.outcome == "ok":
+        return "warn" if record.slo_ttft_s is not None and (record.ttft_s or 0.0) > record.slo_ttft_s else "good"
+    return "warn" if record.outcome in ("client_error", "client_cancelled", "refused") else "bad"
+
+
 def sentence(record: DecisionRecord) -> str:
     """One sentence (at times with a second clause) that answers "why was this slow, or fast?"."""
     if record.outcome == "refused":
@@ -58,8 +65,8 @@ def _cause(record: DecisionRecord) -> str:
         parts.append(f"{seconds(lost_s)} went to {_many(len(failed), 'failed attempt')} before it")
     late_s = (record.ttft_s or 0.0) - (record.expected_ttft_s or 0.0)
     if record.expected_ttft_s is not None and not failed and late_s > max(record.expected_ttft_s * (_OFF_FACTOR - 1), _OFF_S):
-        parts.append(f"and {seconds(late_s)} came on top that the estimate did not foresee")
-    return ", ".join(parts)
+        parts.append(f"{seconds(late_s)} came on top that the estimate did not foresee")
+    return "; ".join(parts)
 
 
 def _reuse(record: DecisionRecord, prompt: int, where: str) -> str:

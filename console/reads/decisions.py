@@ -72,9 +72,10 @@ def listed(tenant_id: UUID, asked: Asked) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A record as one caller may read it, and the ids of the candidates whose load was taken out."""
+    """A record as one caller may read it, names of its replicas by id, and the ids of those whose load was taken out."""
 
     record: DecisionRecord
+    names: dict[str, str]
     hidden: frozenset[str]
 
 
@@ -84,17 +85,20 @@ def shown(record: DecisionRecord, own_ids: set[str] | None) -> Shown:
     The tenant keeps its own terms (prefill, prices) and one rounded wait of the pool, that of the replica that was chosen. ``own_ids`` None is a
     platform operator, who reads everything.
     """
-    if own_ids is None:
-        return Shown(record, frozenset())
-    foreign = sorted({one.replica_id for one in record.candidates} | {one.replica_id for one in record.attempts} | {record.replica_id or ""})
-    names = {replica_id: f"shared replica {number}" for number, replica_id in enumerate([one for one in foreign if one and one not in own_ids], start=1)}
-    if not names:
-        return Shown(record, frozenset())
+    names = {one.replica_id: one.replica_name for one in record.candidates}
+    if record.replica_id:
+        names.setdefault(record.replica_id, record.replica_name or record.replica_id)
+    for attempt in record.attempts:
+        names.setdefault(attempt.replica_id, attempt.replica_id)
+    hidden = [] if own_ids is None else sorted(replica_id for replica_id in names if replica_id not in own_ids)
+    if not hidden:
+        return Shown(record=record, names=names, hidden=frozenset())
+    names |= {replica_id: f"shared replica {number}" for number, replica_id in enumerate(hidden, start=1)}
     chosen = next((one for one in record.candidates if one.replica_id == record.replica_id), None)
     wait_s = rounded(chosen.terms.get("wait", 0.0)) if chosen else 0.0
-    candidates = tuple(_without_load(one, names[one.replica_id], wait_s) if one.replica_id in names else one for one in record.candidates)
+    candidates = tuple(_without_load(one, names[one.replica_id], wait_s) if one.replica_id in hidden else one for one in record.candidates)
     replica_name = names.get(record.replica_id or "", record.replica_name)
-    return Shown(msgspec.structs.replace(record, candidates=candidates, replica_name=replica_name), frozenset(names))
+    return Shown(record=msgspec.structs.replace(record, candidates=candidates, replica_name=replica_name), names=names, hidden=frozenset(hidden))
 
 
 def rounded(value_s: float) -> float:

@@ -26,6 +26,10 @@ class Part:
     source: str
     per_request: bool = False
 
+    @property
+    def left_out(self) -> bool:
+        return self.value.startswith(_LEFT_OUT)
+
 
 def identity(endpoint: Endpoint, *, tenant_slug: str, tenant_epoch: int) -> tuple[Part, ...]:
     """The components in encoding order, in the words of the register; those of no effect here say so."""
@@ -33,11 +37,12 @@ def identity(endpoint: Endpoint, *, tenant_slug: str, tenant_epoch: int) -> tupl
     for component in COMPONENTS:
         in_words = _WORDS.get(component.name)
         value = in_words(endpoint, tenant_slug, tenant_epoch) if in_words else "as the request says"
-        parts.append(Part(name=component.name, value=value, source=component.source, per_request=component.name in _PER_REQUEST))
+        varies = component.name in _PER_REQUEST and not value.startswith(_LEFT_OUT)
+        parts.append(Part(name=component.name, value=value, source=component.source, per_request=varies))
     return tuple(parts)
 
 
-_PER_REQUEST = frozenset({"tenant", "scope", "key", "request", "client"})
+_PER_REQUEST = frozenset({"scope", "key", "request", "client"})
 _LEFT_OUT = "left out"
 
 

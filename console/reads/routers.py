@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -11,55 +11,80 @@ from routing import queries
 from tenants.models import Tenant
 
 MAX_REPLICAS = 10_000
+HEALTHY = "ok"
+_LATE = ("stale", "expired", "starting")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A replica as the routers see it: in-flight requests and queued tokens summed over routers, health as the worst of their words."""
+    """A replica as the routers see it. ``health`` is HEALTHY only if every router says so; sums are None where no router reports them."""
 
-    in_flight: int
-    queued_tokens: float
-    health: str
-    residency: str
-    routers: int
+    health: str = HEALTHY
+    in_flight: int | None = None
+    queued_tokens: float | None = None
+    residency: str = ""
+    routers: int = 0
+
+    @property
+    def tone(self) -> str:
+        """The colour class of the health."""
+        if self.health == HEALTHY:
+            return "good"
+        return "" if self.health == "unknown" else "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """Who runs the tenant's newest configuration, in one line. ``late`` names routers that say they lack contact or do not serve yet."""
+
+    routers: queries.Routers
+    late: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        return self.routers.reachable and bool(self.routers.routers) and self.routers.applied == len(self.routers.routers) and not self.late
 
 
 def status(tenant_id: UUID) -> queries.Routers:
-    """Who runs the tenant's newest configuration, inside the tenant scope."""
+    """Every router's report, inside the tenant scope."""
     version = Tenant.objects.values_list("config_version", flat=True).get(id=tenant_id)
     return queries.routers(tenant_id, version)
 
 
+def badge(found: queries.Routers) -> Badge:
+    """Sum up ``found`` for the frame of every page."""
+    states = [(router.router_id, router.report.get("state")) for router in found.routers]
+    return Badge(routers=found, late=tuple(f"{router_id} is {state}" for router_id, state in states if state in _LATE))
+
+
 def loads(found: queries.Routers) -> dict[str, Load]:
-    """Loads by replica id."""
+    """Loads by the replica's normalised URL, under which routers hold what they know of an engine."""
     sums: dict[str, Load] = {}
     for router in found.routers:
         replicas = router.report.get("replicas")
-        for replica_id, said in _items(replicas):
-            if len(sums) >= MAX_REPLICAS and replica_id not in sums:
-                continue
-            sums[replica_id] = _added(sums.get(replica_id), said)
+        if not isinstance(replicas, dict):
+            continue
+        for url, said in replicas.items():
+            if url in sums or len(sums) < MAX_REPLICAS:
+                sums[url] = _added(sums.get(url, Load()), said if isinstance(said, dict) else {"condition": said})
     return sums
 
 
-def _items(replicas: object) -> list[tuple[str, Mapping[str, Any]]]:
-    if isinstance(replicas, dict):
-        return [(str(name), said) for name, said in replicas.items() if isinstance(said, dict)]
-    if isinstance(replicas, list):
-        return [(str(said["id"]), said) for said in replicas if isinstance(said, dict) and "id" in said]
-    return []
-
-
-def _added(before: Load | None, said: Mapping[str, Any]) -> Load:
-    health = str(said.get("health", "")) or "unknown"
-    return Load(
-        in_flight=(before.in_flight if before else 0) + int(_number(said.get("in_flight"))),
-        queued_tokens=(before.queued_tokens if before else 0.0) + _number(said.get("queued_tokens")),
-        health=health if before is None or before.health == "ok" else before.health,
-        residency=str(said.get("residency", "")) or (before.residency if before else ""),
-        routers=(before.routers if before else 0) + 1,
+def _added(before: Load, said: Mapping[str, Any]) -> Load:
+    condition = said.get("condition")
+    health = condition if isinstance(condition, str) and condition else "unknown"
+    residency = said.get("residency")
+    return replace(
+        before,
+        health=health if before.health == HEALTHY else before.health,
+        in_flight=_sum(before.in_flight, said.get("in_flight"), int),
+        queued_tokens=_sum(before.queued_tokens, said.get("queued_tokens"), float),
+        residency=residency if isinstance(residency, str) else before.residency,
+        routers=before.routers + 1,
     )
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+def _sum(before: Any, value: object, kind: type[int] | type[float]) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return before
+    return (before or 0) + kind(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from datetime import datetime, timedelta
 
 from django import template
@@ -46,7 +48,27 @@ def share(value: float | None) -> str:
     """``0.873`` is "87.3 %"; None is a dash."""
     if value is None or not known(value):
         return UNKNOWN
-    return f"{value * 100:.0f} %" if value in (0, 1) else f"{value * 100:.1f} %"
+    percent = round(value * 100, 1)
+    return f"{percent:.0f} %" if percent == int(percent) else f"{percent:.1f} %"
+
+
+@register.filter
+def axis_seconds(value: float) -> str:
+    """A value on an axis of seconds, in the fewest digits."""
+    return f"{value:g} s" if value >= 1 or value == 0 else f"{value * 1000:g} ms"
+
+
+@register.filter
+def curl_body(model: str) -> str:
+    """The body of a chat request for ``model``, quoted for a shell: a name chosen by one person must not run in another's terminal."""
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+    return shlex.quote(json.dumps(body))
+
+
+@register.filter
+def python_literal(text: str) -> str:
+    """``text`` as Python source."""
+    return repr(text)
 
 
 @register.filter

@@ -51,4 +51,4 @@ class Applied(TenantPage):
     """The badge "applied by N of N routers", fetched apart so that no page waits for Valkey."""
 
     def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
-        return self.page("console/_applied.html", {"routers": routers.status(self.tenant_id)})
+        return self.page("console/_applied.html", {"badge": routers.badge(routers.status(self.tenant_id))})

@@ -30,7 +30,7 @@ class Pools(TenantPage):
     def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
         found = routers.status(self.tenant_id)
         loads = routers.loads(found)
-        cards = [(card, [(replica, loads.get(str(replica.id))) for replica in card.replicas]) for card in pools.listed(self.tenant_id)]
+        cards = [(card, [(replica, loads.get(replica.url)) for replica in card.replicas]) for card in pools.listed(self.tenant_id)]
         return self.page("console/pools.html", {"cards": cards, "routers": found})
 
 

@@ -10,6 +10,10 @@
     if (dialog && event.detail.target === dialog && !dialog.open) dialog.showModal();
   });
 
+  // On a narrow screen the tabs scroll: bring the current one into view.
+  const current = document.querySelector(".tabs [aria-current]");
+  if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
+
   document.addEventListener("click", async (event) => {
     const close = event.target.closest("[data-close]");
     if (close && dialog && dialog.contains(close)) {
