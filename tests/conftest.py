@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -19,10 +20,14 @@ _SERVICES = pytest.StashKey[Services]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Put the environment in place before pytest-django loads the settings (it does so in a later ``pytest_configure``)."""
-    config.stash[_SERVICES] = prepare()
     from django.conf import settings
 
+    if settings.configured:
+        raise pytest.UsageError("unset DJANGO_SETTINGS_MODULE: the settings must load after the test services are known")
+    config.stash[_SERVICES] = prepare()
+    os.environ["DJANGO_SETTINGS_MODULE"] = "settings.django"
     assert settings.DATABASES  # loads the settings: pytest-django sets Django up only when they are
+    del os.environ["DJANGO_SETTINGS_MODULE"]  # an xdist worker would inherit it, and load the settings with our services
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

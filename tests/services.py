@@ -109,6 +109,5 @@ def prepare() -> Services:
         SALTROUTE_ALLOWED_RANGES="127.0.0.0/8",
         SALTROUTE_STATE_DIR=str(home.state),
         CELERY_BEAT_SCHEDULE_FILE=str(home.run / "beat"),
-        DJANGO_SETTINGS_MODULE="settings.django",
     )
     return services

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.places import FIRST_EPHEMERAL_PORT, free_run, port_is_free, private_dir, reachable_by, readable_by, socket_dir
+from deploy.local.places import FIRST_EPHEMERAL_PORT, Home, free_run, port_is_free, private_dir, reachable_by, readable_by, socket_dir
 from deploy.local.process import Account, LaunchError, rotate
 
 STRANGER = Account("stranger", 54321, 54321)
@@ -31,13 +31,10 @@ def test_a_socket_path_that_is_too_long_moves_to_a_short_one(tmp_path: Path, mon
     found.rmdir()
 
 
-def test_reach_needs_execute_permission_on_every_directory_above(tmp_path: Path) -> None:
-    for directory in (*tmp_path.parents, tmp_path):
-        if directory.stat().st_uid == os.geteuid() and str(directory).startswith(str(tmp_path.parents[1])):
-            directory.chmod(0o711)
-    file = tmp_path / "open" / "file"
+def test_reach_needs_execute_permission_on_every_directory_above(home: Home) -> None:
+    file = home.root / "open" / "file"
     file.parent.mkdir(mode=0o755)
-    file.touch(mode=0o644)
+    file.touch()
     file.chmod(0o755)
     assert reachable_by(file, STRANGER)
     assert readable_by(file, STRANGER)
