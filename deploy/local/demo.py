@@ -70,8 +70,7 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
         LaunchError: the declaration was refused, or the router did not answer a chat with it in time.
         Stopped: ``stopped()`` became true.
     """
-    password = remembered(plan.held.password_file("console"), lambda: secrets.token_urlsafe(12))
-    _make_login(plan, password, stopped=stopped)
+    password = _make_login(plan, stopped=stopped)
     shown = Shown(console=plan.options.control_url, email=LOGIN_EMAIL, password=password, router=plan.options.router_url)
     if plan.options.fleet > 0:
         sample = _declare(plan, stopped=stopped)
@@ -91,10 +90,12 @@ def _declare(plan: Plan, *, stopped: Callable[[], bool]) -> Sample:
     return first_sample(declared, keys)
 
 
-def _make_login(plan: Plan, password: str, *, stopped: Callable[[], bool]) -> None:
-    """Make the console's first account, or give it the remembered password again. The password goes through the environment of one command."""
-    child = plan.manage("login", "login", "--email", LOGIN_EMAIL, "--operator", extra={"SALTROUTE_LOGIN_PASSWORD": password})
-    run_to_end(child, deadline_s=APPLY_S, stopped=stopped)
+def _make_login(plan: Plan, *, stopped: Callable[[], bool]) -> str:
+    """Make the console's first account with a generated password, or give it the remembered one again; returns the password."""
+    file = plan.held.password_file("console")
+    password = remembered(file, lambda: secrets.token_urlsafe(12))
+    run_to_end(plan.manage("operator", "operator", "--email", LOGIN_EMAIL, "--password-file", str(file)), deadline_s=APPLY_S, stopped=stopped)
+    return password
 
 
 def remembered(path: Path, make: Callable[[], str]) -> str:
@@ -105,9 +106,13 @@ def remembered(path: Path, make: Callable[[], str]) -> str:
 
 
 def with_ports(declared: Any, ports: FleetPorts) -> Any:
-    """Put the ports that the fleet really has into the declaration; replicas beyond the fleet's size are left out."""
+    """Put the ports that the fleet really has into the declaration.
+
+    A smaller fleet leaves replicas out, and endpoints that would have none. A larger one is used as far as the declaration goes.
+    """
     if isinstance(declared, list):
-        return [with_ports(item, ports) for item in declared if not _beyond(item, ports)]
+        kept = [item for item in declared if not _beyond(item, ports)]
+        return [with_ports(item, ports) for item in kept if not _without_replicas(item, ports)]
     if isinstance(declared, dict):
         return {key: with_ports(value, ports) for key, value in declared.items()}
     if isinstance(declared, str):
@@ -119,6 +124,12 @@ def _beyond(item: Any, ports: FleetPorts) -> bool:
     """Whether ``item`` is a replica that the fleet is too small to have."""
     port = urlsplit(str(item["url"])).port if isinstance(item, dict) and "url" in item else None
     return port is not None and ports.count <= port - DECLARED.http < DECLARED.count
+
+
+def _without_replicas(item: Any, ports: FleetPorts) -> bool:
+    """Whether ``item`` is an endpoint or pool whose own replicas are all beyond the fleet."""
+    replicas = item.get("replicas") if isinstance(item, dict) else None
+    return bool(replicas) and all(_beyond(replica, ports) for replica in replicas or [])
 
 
 def _real_port(declared: int, ports: FleetPorts) -> int:

@@ -45,6 +45,21 @@ def test_a_smaller_fleet_leaves_replicas_out() -> None:
     assert [replica["name"] for replica in pool["replicas"]] == ["a"]
 
 
+def test_an_endpoint_that_would_have_no_replica_is_left_out() -> None:
+    declared = {"endpoints": [{"name": "own", "replicas": [{"name": "c", "url": "http://127.0.0.1:9003"}]}, {"name": "chat", "pool": "shared"}]}
+    left = demo.with_ports(declared, FleetPorts(count=2, http=9001, kv_events=9101, replay=9201))
+    assert left == {"endpoints": [{"name": "chat", "pool": "shared"}]}
+
+
+def test_every_replica_of_the_real_declaration_has_a_port_of_the_default_fleet() -> None:
+    text = demo.DECLARATION.read_text()
+    ports = FleetPorts(count=4, http=9001, kv_events=9101, replay=9201)
+    declared = yaml.safe_load(text)
+    assert demo.with_ports(declared, ports) == declared
+    moved = yaml.safe_dump(demo.with_ports(declared, FleetPorts(count=4, http=9401, kv_events=9501, replay=9601)))
+    assert {f"127.0.0.1:{port + n}" in moved for port in (9401, 9501, 9601) for n in range(4)} == {True}
+
+
 def test_referenced_secrets_are_named_once() -> None:
     assert demo.referenced(DECLARED) == ["ACME_KEY"]
 

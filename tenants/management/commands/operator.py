@@ -1,0 +1,55 @@
+"""``manage.py operator --email ADDRESS --password-file FILE``: the first way into a new installation's console."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
+from tenants.core.errors import Refusal
+from tenants.models import User
+from tenants.services import accounts, provisioning
+
+
+class Command(BaseCommand):
+    """Makes a platform operator's account, or gives an existing operator the file's password. Safe to repeat: sessions last.
+
+    An account that is no operator's is refused: whoever may run this could otherwise make an operator of any tenant's member
+    unnoticed.
+    """
+
+    help = "Make a platform operator who can sign in to the console, or set that operator's password."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Describe the command line. The password comes from a file, since a command line shows in the process list."""
+        parser.add_argument("--email", required=True)
+        parser.add_argument("--password-file", required=True, type=Path, help="a file whose first line is the password")
+
+    def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
+        """Run it."""
+        try:
+            password = options["password_file"].read_text().split("\n", 1)[0]
+        except OSError as error:
+            raise CommandError(f"--password-file: cannot read {options['password_file']}: {error.strerror}") from None
+        try:
+            with transaction.atomic():
+                outcome = self._ensure(accounts.normal_email(options["email"]), password)
+        except Refusal as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(outcome)
+
+    def _ensure(self, email: str, password: str) -> str:
+        provisioning.ensure_platform()
+        user = User.objects.select_for_update().filter(email=email).first()
+        if user is None:
+            accounts.create(email=email, password=password, platform_operator=True)
+            return f"{email} is a new platform operator"
+        if not user.is_platform_operator:
+            raise CommandError(f"{email} has an account that is no platform operator's; take another address")
+        if user.check_password(password):
+            return f"{email} is unchanged"
+        accounts.set_password(user=user, password=password)
+        return f"{email} has a new password"
