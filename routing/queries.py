@@ -314,6 +314,6 @@ def _status(router_id: str, value: bytes | None, tenant_id: UUID) -> RouterStatu
     return RouterStatus(
         router_id=router_id,
         applied_version=applied if isinstance(applied, int) else None,
-        stale=bool(report.get("stale")),
+        stale=report.get("state") == "stale",
         report=report,
     )

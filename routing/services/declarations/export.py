@@ -21,6 +21,7 @@ from tenants.queries import all_tenants, tenant_id_of
 from tenants.scoping import tenant_scope
 
 HEADER = "# Written by manage.py export. Secrets stand as `stored`: put env:NAME or file:PATH in their place to apply this elsewhere.\n"
+_MODEL_KEYS = ("revision", "quantisation", "kv_dtype", "multimodal_processor", "context_window_tokens")
 _SUFFIX = {"tokenizer": "json", "chat_template": "jinja"}
 
 
@@ -115,9 +116,11 @@ def _model(state: State, name: str, held: Artifacts) -> dict[str, Any]:
         tokenizer["revision"] = fields["tokenizer_revision"]
     if fields["chat_template_revision"] is not None:
         tokenizer["chat_template_revision"] = fields["chat_template_revision"]
-    written = {"name": name, **{key: fields[key] for key in ("revision", "quantisation", "kv_dtype", "multimodal_processor", "context_window_tokens")}}
+    written: dict[str, Any] = {"name": name, **{key: fields[key] for key in _MODEL_KEYS if fields[key] is not None}}
+    if tokenizer:
+        written["tokenizer"] = tokenizer
     adapters = [{"name": adapter, "revision": revision} for (model, adapter), revision in sorted(state.adapters.items()) if model == name]
-    return {**{key: value for key, value in written.items() if value is not None}, **({"tokenizer": tokenizer} if tokenizer else {}), "adapters": adapters}
+    return {**written, "adapters": adapters}
 
 
 def _pools(state: State, *, platform: bool) -> list[dict[str, Any]]:
