@@ -111,6 +111,12 @@ def test_unrenderable_messages_are_refused(message: Message) -> None:
         render(words, [message])
 
 
+def test_text_parts_are_joined_with_a_newline() -> None:
+    """As the recorded engine joins them."""
+    parts = [{"type": "text", "text": "Part one."}, {"type": "text", "text": "Part two."}]
+    assert render(words, [{"role": "user", "content": parts}]) == render(words, [{"role": "user", "content": "Part one.\nPart two."}])
+
+
 def test_final_message_can_be_continued() -> None:
     """It stays open."""
     messages: list[Message] = [{"role": "assistant", "content": "Hel"}]
