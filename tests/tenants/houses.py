@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
@@ -29,27 +28,27 @@ class Api:
     client: Client = field(default_factory=Client)
     headers: dict[str, str] = field(default_factory=dict)
 
-    def call(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str) -> HttpResponse:
-        """One request; ``body`` is sent as JSON. Header names are written with underscores."""
+    def call(self, method: str, path: str, body: Any = None, *, raw: Any = None, **headers: str) -> Any:
+        """One request; ``body`` is sent as JSON. Header names are written with underscores. Answers what Django's test client does."""
         sent = {**self.headers, **{name.replace("_", "-"): value for name, value in headers.items()}}
         if self.token is not None:
             sent.setdefault("Authorization", f"Bearer {self.token}")
         data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
         return self.client.generic(method, f"/api/v1/{path}", data, content_type="application/json", headers=sent)
 
-    def get(self, path: str, **headers: str) -> HttpResponse:
+    def get(self, path: str, **headers: str) -> Any:
         """GET."""
         return self.call("GET", path, **headers)
 
-    def post(self, path: str, body: Any = None, **headers: str) -> HttpResponse:
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
         """POST."""
         return self.call("POST", path, body, **headers)
 
-    def patch(self, path: str, body: Any = None, **headers: str) -> HttpResponse:
+    def patch(self, path: str, body: Any = None, **headers: str) -> Any:
         """PATCH."""
         return self.call("PATCH", path, body, **headers)
 
-    def delete(self, path: str, body: Any = None, **headers: str) -> HttpResponse:
+    def delete(self, path: str, body: Any = None, **headers: str) -> Any:
         """DELETE."""
         return self.call("DELETE", path, body, **headers)
 

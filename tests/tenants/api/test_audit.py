@@ -43,7 +43,8 @@ def test_it_filters_by_action_and_object(acorn: House) -> None:
     api = acorn.api()
     key = acorn.key().key
     api.delete("keys/app")
-    actions = {word: [row["action"] for row in api.get(f"audit-log?action={word}").json()["results"]] for word in ("api_key", "api_key.revoke", "api")}
+    words = ("api_key", "api_key.revoke", "api")
+    actions = {word: [row["action"] for row in api.get(f"audit-log?action={word}").json()["results"]] for word in words}
     assert actions == {"api_key": ["api_key.revoke", "api_key.issue"], "api_key.revoke": ["api_key.revoke"], "api": []}
     assert len(api.get(f"audit-log?object_id={key.id}").json()["results"]) == 2
     assert api.get(f"audit-log?object_id={ABSENT}").json()["results"] == []
