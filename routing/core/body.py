@@ -156,6 +156,7 @@ def check_salt(outgoing: bytes, *, engine: Engine, salt: str, members: int) -> N
     carried = seen.get(engine.salt_field) if engine.salt_field is not None else None
     expected = None if engine.salt_field is None else _encode(salt)
     ours = (None if carried is None else bytes(carried)) == expected
-    left = [name for name in engine.stripped if name in seen and name != engine.salt_field]
+    ours_too = {engine.salt_field, *engine.forced}
+    left = [name for name in engine.stripped if name in seen and name not in ours_too]
     if not ours or not salt or len(seen) != members or left:
         raise SaltError("outgoing body does not carry exactly our salt")

@@ -20,12 +20,21 @@ DONE = b"[DONE]"
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts as the engine reported them last; None is "not said". ``chunks`` counts events with choices."""
+    """Token counts as the engine reported them last; None is "not said".
+
+    ``chunks`` counts events with choices; ``counted`` says that ``completion_tokens`` is that count, for want of a word from the engine.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     chunks: int = 0
+    counted: bool = False
+
+    def settle(self) -> None:
+        """After the last event: if the engine never said how many tokens it made, count the chunks. A count that it gave, even zero, stays."""
+        if self.completion_tokens is None and self.chunks:
+            self.completion_tokens, self.counted = self.chunks, True
 
     def take(self, usage: object) -> None:
         """Take in a ``usage`` object; zeros are kept as zeros, anything but counts is ignored."""

@@ -94,11 +94,11 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
             flight.end_attempt()
             continue
         if verdict.kind == "ok":
-            attempt.tell_breaker("succeeded")
+            attempt.succeeded(whole=answer.splitter is None)
             return answer
         error = _error_for(attempt, answer, verdict)
         if verdict.kind == "client":
-            attempt.tell_breaker("succeeded")
+            attempt.succeeded()
             attempt.error = "client_error"
             raise error
         attempt.failed(f"status_{verdict.status}" if verdict.kind != "aborted" else "aborted", breaker=verdict.kind != "busy")

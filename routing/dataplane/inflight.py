@@ -12,7 +12,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from namespaces.core.salts import Namespace
@@ -89,23 +89,27 @@ class Attempt:
             self._resident = True
             self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s)
 
-    def tell_breaker(self, outcome: Literal["succeeded", "failed"]) -> None:
-        """Say once how the replica did; an attempt that ends unsaid was undecided (the client left, or the replica was busy)."""
-        if self._told:
-            return
-        self._told = True
-        if outcome == "succeeded":
+    def succeeded(self, *, whole: bool = True) -> None:
+        """Say that the replica did well: at the end of a whole answer, or already at its beginning where that answers a half-open breaker's question.
+
+        A replica that begins every stream and finishes none must not look well, so other streams wait for their end. An attempt that ends without
+        a word was undecided: the client left, or the replica was merely busy.
+        """
+        if not self._told and (whole or self._probe):
+            self._told = True
             self.engine.breaker.succeeded(probe=self._probe)
-        else:
-            self.engine.failures += 1
-            self.engine.breaker.failed(time.monotonic(), probe=self._probe)
+
+    def _count_failure(self) -> None:
+        self.engine.failures += 1
+        self.engine.breaker.failed(time.monotonic(), probe=self._probe and not self._told)
+        self._told = True
 
     def failed(self, error: str, *, breaker: bool = True) -> None:
         """Note a failure by a code of ours."""
         self.error = error
         self._plane.metrics.attempts_failed.labels(cause=error).inc()
         if breaker:
-            self.tell_breaker("failed")
+            self._count_failure()
 
     def release(self) -> AttemptRecord | None:
         """Give everything back. A prompt cancelled after the engine had answered with headers stays cached there; one that failed does not count."""
@@ -287,7 +291,7 @@ class Flight:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
-            partial_usage=outcome != "ok" and usage.completion_tokens is not None,
+            partial_usage=usage.counted or (outcome != "ok" and usage.completion_tokens is not None),
             expected_ttft_s=chosen.expected_ttft_s if chosen else None,
             ttft_s=ttft_s,
             e2e_s=time.monotonic() - self.started_s,

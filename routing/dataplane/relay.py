@@ -88,8 +88,10 @@ async def stream(plane: Plane, flight: Flight, answer: Answer, request: web.Base
         return reply
     finally:
         plane.metrics.hidden_usage.inc(meter.hidden)
-        _settle_partial(flight, meter)
+        flight.usage.settle()
     if broken is None:
+        if flight.attempt is not None and not meter.aborted:
+            flight.attempt.succeeded()
         flight.end("ok" if not meter.aborted else "incomplete", status=200, error_code=None if not meter.aborted else "aborted")
         await reply.write_eof()
         return reply
@@ -156,16 +158,8 @@ async def _write(plane: Plane, reply: web.StreamResponse, data: bytes) -> None:
         raise ClientStalled from None
 
 
-def _settle_partial(flight: Flight, meter: StreamMeter) -> None:
-    """An answer that was cut before its usage chunk: count the chunks that were relayed. A count that the engine gave, even zero, stays."""
-    usage = flight.usage
-    if usage.completion_tokens is None and usage.chunks and not meter.done:
-        usage.completion_tokens = usage.chunks
-
-
 async def _say_broken(flight: Flight, reply: web.StreamResponse, code: str) -> None:
-    """One error event, a proper end of the chunked body, then the connection closes."""
-    reply.force_close()
+    """One error event and a proper end of the chunked body, so that the client's connection stays usable: its headers promised that already."""
     message = {
         "upstream_timeout": "The model server stopped sending before the answer was complete.",
         "router_draining": "The router is shutting down and could not wait for the end of this answer.",
