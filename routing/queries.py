@@ -49,6 +49,11 @@ def one(rows: QuerySet[Row], reference: str, by_name: Q) -> Row:
     return found
 
 
+def named(reference: str) -> Q:
+    """The rows of this name."""
+    return Q(name=reference.strip("/"))
+
+
 # ---- catalogue ---------------------------------------------------------------------------------------------------------
 
 
@@ -69,7 +74,7 @@ def models(tenant_id: UUID) -> QuerySet[ModelSpec]:
 
 def model(tenant_id: UUID, reference: str) -> ModelSpec:
     """A model by id or name."""
-    return one(models(tenant_id), reference, Q(name=reference.strip("/")))
+    return one(models(tenant_id), reference, named(reference))
 
 
 def adapters(tenant_id: UUID) -> QuerySet[Adapter]:
@@ -78,7 +83,7 @@ def adapters(tenant_id: UUID) -> QuerySet[Adapter]:
 
 def adapter(tenant_id: UUID, reference: str) -> Adapter:
     """An adapter by id, or by name where only one model has it."""
-    return one(adapters(tenant_id), reference, Q(name=reference.strip("/")))
+    return one(adapters(tenant_id), reference, named(reference))
 
 
 # ---- pools -------------------------------------------------------------------------------------------------------------
@@ -142,7 +147,7 @@ def own_pools(tenant_id: UUID) -> QuerySet[Pool]:
 
 def own_pool(tenant_id: UUID, reference: str) -> Pool:
     """A pool of the tenant's own by id or name."""
-    return one(own_pools(tenant_id), reference, Q(name=reference.strip("/")))
+    return one(own_pools(tenant_id), reference, named(reference))
 
 
 def grant_of(tenant_id: UUID, pool_id: UUID) -> PoolGrant | None:
@@ -174,7 +179,7 @@ def endpoints(tenant_id: UUID) -> QuerySet[Endpoint]:
 
 def endpoint(tenant_id: UUID, reference: str) -> Endpoint:
     """An endpoint by id or name."""
-    return one(endpoints(tenant_id), reference, Q(name=reference.strip("/")))
+    return one(endpoints(tenant_id), reference, named(reference))
 
 
 def policies(tenant_id: UUID, kind: str) -> QuerySet[Policy]:
@@ -183,7 +188,7 @@ def policies(tenant_id: UUID, kind: str) -> QuerySet[Policy]:
 
 def policy(tenant_id: UUID, kind: str, reference: str) -> Policy:
     """A policy of one kind by id or name."""
-    return one(policies(tenant_id, kind), reference, Q(name=reference.strip("/")))
+    return one(policies(tenant_id, kind), reference, named(reference))
 
 
 def policy_versions(tenant_id: UUID, policy_id: UUID) -> QuerySet[PolicyVersion]:

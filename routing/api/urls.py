@@ -1,7 +1,75 @@
-"""URLs of the control API."""
+"""URLs of the control API: this app's resources, those of the apps below, and the description of them all.
+
+``reference`` is an id, or a name that is unique in the tenant; names may hold slashes, so actions stand before the items they act on.
+"""
 
 from __future__ import annotations
 
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.request import Request
+from rest_framework.response import Response
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from routing.api import catalogue, decisions, endpoints, policies, pools
+from tenants.api.base import ApiView, both
+from tenants.api.urls import urlpatterns as tenant_urls
+from tenants.core.errors import NotFound
+
+
+class NothingHere(ApiView):
+    """Any other path: the answer for what is absent, in the shape of this API."""
+
+    schema = None
+
+    def _absent(self, request: Request, rest: str) -> Response:  # noqa: ARG002 - DRF's signature
+        raise NotFound
+
+    get = post = put = patch = delete = _absent
+
+
+def _policies(route: str, views: policies.PolicyViews) -> list[URLPattern]:
+    return [
+        *both(route, views.collection, route),
+        *both(f"{route}/<path:reference>/versions", views.versions, f"{route}-versions"),
+        *both(f"{route}/<path:reference>/diff", views.difference, f"{route}-diff"),
+        *both(f"{route}/<path:reference>", views.item, f"{route}-item"),
+    ]
+
+
+_resources: list[URLPattern | URLResolver] = [
+    *tenant_urls,
+    *both("artifacts", catalogue.ArtifactCollection, "artifacts"),
+    *both("artifacts/<str:reference>", catalogue.ArtifactItem, "artifact"),
+    *both("models", catalogue.ModelCollection, "models"),
+    *both("models/<path:reference>", catalogue.ModelItem, "model"),
+    *both("adapters", catalogue.AdapterCollection, "adapters"),
+    *both("adapters/<path:reference>/reload", catalogue.AdapterReload, "adapter-reload"),
+    *both("adapters/<path:reference>", catalogue.AdapterItem, "adapter"),
+    *both("pools", pools.PoolCollection, "pools"),
+    *both("pools/<path:reference>/grants", pools.GrantCollection, "pool-grants"),
+    *both("pools/<path:reference>/grants/<slug:slug>", pools.GrantItem, "pool-grant"),
+    *both("pools/<path:reference>", pools.PoolItem, "pool"),
+    *both("replicas", pools.ReplicaCollection, "replicas"),
+    *both("replicas/<path:reference>/drain", pools.ReplicaDrain, "replica-drain"),
+    *both("replicas/<path:reference>/pause", pools.ReplicaPause, "replica-pause"),
+    *both("replicas/<path:reference>/resume", pools.ReplicaResume, "replica-resume"),
+    *both("replicas/<path:reference>", pools.ReplicaItem, "replica"),
+    *both("endpoints", endpoints.EndpointCollection, "endpoints"),
+    *both("endpoints/<path:reference>/rotate-epoch", endpoints.EndpointRotateEpoch, "endpoint-rotate-epoch"),
+    *both("endpoints/<path:reference>", endpoints.EndpointItem, "endpoint"),
+    *_policies("routing-policies", policies.ROUTING),
+    *_policies("slo-policies", policies.SLO),
+    *both("decisions", decisions.DecisionCollection, "decisions"),
+    *both("decisions/<str:reference>", decisions.DecisionItem, "decision"),
+    *both("routers", decisions.RoutersView, "routers"),
+    *both("status", decisions.StatusView, "status"),
+    re_path(r"^(?P<rest>.*)$", NothingHere.as_view(schema=None)),
+]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("v1/", include(_resources)),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("schema", SpectacularAPIView.as_view(schema=None)),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema")),
+]

@@ -1,0 +1,128 @@
+"""What of a decision its tenant may read.
+
+On its own pools everything. On a pool of the platform's: its own terms and one rounded wait of the pool. Names of replicas, their load and what
+others keep there are the platform's, so they are left out, and so are a candidate's sums, from which they could be worked out. The estimate for the
+request as a whole stays: the time it then took, which is the tenant's own, says as much.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from routing.core.record import CandidateRecord, DecisionRecord
+
+WAIT_STEP_S = 0.5
+_OWN_TERMS = frozenset({"prefill", "external_price"})  # what the request itself costs; the other terms tell of others
+
+
+class CandidateOut(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica as weighed. On a pool of the platform's ``replica`` is a number of this decision alone, and what tells of others is null."""
+
+    replica: str
+    replica_id: str | None
+    chosen: bool
+    refusal: str | None
+    matched_tokens: int
+    expected_cached_tokens: float
+    uncached_tokens: float
+    evidence: str
+    evidence_age_s: float
+    terms: dict[str, float]  # seconds
+    expected_ttft_s: float | None
+    score_s: float | None
+    queued_tokens: float | None
+    in_flight: int | None
+
+
+class AttemptOut(msgspec.Struct, frozen=True, kw_only=True):
+    """One dispatch."""
+
+    replica: str
+    status: int | None
+    error: str | None
+    duration_s: float
+
+
+class Disclosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision as its tenant may read it. ``record`` is the rest of the record, without candidates, attempts and the replica."""
+
+    replica: str | None
+    replica_id: str | None
+    pool_wait_s: float | None  # the shortest wait on the platform's pool, rounded up
+    candidates: list[CandidateOut]
+    attempts: list[AttemptOut]
+    record: dict[str, Any]
+
+
+def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Disclosed:
+    """Take from ``record`` what may be read. ``own_replica_ids`` None: the reader is the platform, and reads everything."""
+    names = _names(record, own_replica_ids)
+
+    def own(replica_id: str) -> bool:
+        return own_replica_ids is None or replica_id in own_replica_ids
+
+    foreign = [candidate for candidate in record.candidates if not own(candidate.replica_id) and candidate.refusal is None]
+    rest = msgspec.to_builtins(record)
+    for name in ("candidates", "attempts", "replica_id", "replica_name"):
+        rest.pop(name, None)
+    return Disclosed(
+        replica=None if record.replica_id is None else names.get(record.replica_id, record.replica_name),
+        replica_id=record.replica_id if record.replica_id is not None and own(record.replica_id) else None,
+        pool_wait_s=_rounded_wait(foreign),
+        candidates=[
+            _candidate(candidate, names, own=own(candidate.replica_id), chosen=candidate.replica_id == record.replica_id)
+            for candidate in record.candidates
+        ],
+        attempts=[
+            AttemptOut(replica=names[one.replica_id], status=one.status, error=one.error, duration_s=one.duration_s) for one in record.attempts
+        ],
+        record=rest,
+    )
+
+
+def _names(record: DecisionRecord, own_replica_ids: set[str] | None) -> dict[str, str]:
+    """A name for each replica of the decision: its own where that may be read, else "replica 1" and so on, in the order of ids.
+
+    The order of candidates is that of their scores, and would tell of their load.
+    """
+    known = {candidate.replica_id: candidate.replica_name for candidate in record.candidates}
+    if record.replica_id is not None:
+        known.setdefault(record.replica_id, record.replica_name or record.replica_id)
+    for attempt in record.attempts:
+        known.setdefault(attempt.replica_id, attempt.replica_id)
+    names: dict[str, str] = {}
+    hidden = 0
+    for replica_id, name in sorted(known.items()):
+        if own_replica_ids is None or replica_id in own_replica_ids:
+            names[replica_id] = name
+        else:
+            hidden += 1
+            names[replica_id] = f"replica {hidden}"
+    return names
+
+
+def _rounded_wait(candidates: list[CandidateRecord]) -> float | None:
+    waits = [candidate.terms["wait"] for candidate in candidates if "wait" in candidate.terms]
+    return math.ceil(min(waits) / WAIT_STEP_S) * WAIT_STEP_S if waits else None
+
+
+def _candidate(candidate: CandidateRecord, names: dict[str, str], *, own: bool, chosen: bool) -> CandidateOut:
+    return CandidateOut(
+        replica=names[candidate.replica_id],
+        replica_id=candidate.replica_id if own else None,
+        chosen=chosen,
+        refusal=candidate.refusal if own or candidate.refusal is None else "not available",
+        matched_tokens=candidate.matched_tokens,
+        expected_cached_tokens=candidate.expected_cached_tokens,
+        uncached_tokens=candidate.uncached_tokens,
+        evidence=candidate.evidence,
+        evidence_age_s=candidate.evidence_age_s,
+        terms={name: value for name, value in candidate.terms.items() if own or name in _OWN_TERMS},
+        expected_ttft_s=candidate.expected_ttft_s if own else None,
+        score_s=candidate.score_s if own else None,
+        queued_tokens=candidate.queued_tokens if own else None,
+        in_flight=candidate.in_flight if own else None,
+    )
