@@ -166,7 +166,9 @@ def record(made: Made, **fields: Any) -> DecisionRecord:
         "attempts": (AttemptRecord(replica_id=str(first), status=200, duration_s=1.9),),
         "candidates": (
             candidate(first, "a", matched_tokens=1024, expected_cached_tokens=980.0),
-            candidate(second, "b", terms={"wait": 0.4, "prefill": 0.3, "external_price": 0.31, "pressure": 0.1}, uncached_tokens=1180.0, evidence="none"),
+            candidate(
+                second, "b", terms={"wait": 0.4, "prefill": 0.3, "external_price": 0.31, "pressure": 0.1}, uncached_tokens=1180.0, evidence="none"
+            ),
         ),
     }
     return DecisionRecord(**{**usual, **fields})

@@ -1,0 +1,58 @@
+"""Numbers and times in words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from console.templatetags import console_text as text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, text.UNKNOWN),
+        ("", text.UNKNOWN),
+        (0, "0 s"),
+        (0.0004, "0.4 ms"),
+        (0.0123, "12 ms"),
+        (0.12, "120 ms"),
+        (0.9994, "999 ms"),
+        (1.5, "1.50 s"),
+        (150, "2.5 min"),
+    ],
+)
+def test_seconds(value: float | None, said: str) -> None:
+    assert text.seconds(value) == said
+
+
+@pytest.mark.parametrize(("value", "said"), [(None, text.UNKNOWN), (0, "0 %"), (1, "100 %"), (0.5, "50 %"), (0.8734, "87.3 %"), (0.99999, "100 %")])
+def test_share(value: float | None, said: str) -> None:
+    assert text.share(value) == said
+
+
+@pytest.mark.parametrize(("value", "said"), [(None, text.UNKNOWN), (1234567, "1,234,567"), (979.6, "980")])
+def test_count(value: float | None, said: str) -> None:
+    assert text.count(value) == said
+
+
+@pytest.mark.parametrize(
+    ("passed", "said"),
+    [
+        (timedelta(seconds=1), ">now<"),
+        (timedelta(seconds=61), ">61 s ago<"),
+        (timedelta(minutes=30), ">30 min ago<"),
+        (timedelta(hours=20), ">20 h ago<"),
+        (timedelta(days=9), ">9 d ago<"),
+        (timedelta(days=-30), ">in 30 d<"),
+    ],
+)
+def test_ago(passed: timedelta, said: str) -> None:
+    assert said in text.ago(timezone.now() - passed)
+
+
+def test_a_year_from_now_and_nothing() -> None:
+    assert text.ago(None) == text.UNKNOWN
+    assert text.moment(None) == text.UNKNOWN

@@ -1,0 +1,148 @@
+"""Every page of a tenant, opened by everybody: who gets it, who is refused, and who learns nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern
+
+from console import urls
+from console.access import TenantPage
+from tenants.models import AuditEntry, Tenant
+from tenants.scoping import tenant_scope
+from tests.console import rows
+from tests.console.rows import Made, Town
+
+pytestmark = pytest.mark.django_db
+
+# name of the URL -> path below /t/<slug>, given the tenant and a stored decision
+PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
+    "overview": lambda made, decision: "",
+    "applied": lambda made, decision: "/applied",
+    "pools": lambda made, decision: "/pools",
+    "replica_verb": lambda made, decision: f"/replicas/{made.replica_ids[0]}/drain",
+    "endpoints": lambda made, decision: "/endpoints",
+    "endpoint": lambda made, decision: f"/endpoints/{made.endpoint_id}",
+    "keys": lambda made, decision: "/keys",
+    "key_issue": lambda made, decision: "/keys/new",
+    "key_revoke": lambda made, decision: f"/keys/{made.key_id}/revoke",
+    "decisions": lambda made, decision: "/decisions",
+    "decision": lambda made, decision: f"/decisions/{decision}",
+    "audit": lambda made, decision: "/audit",
+}
+FOR_MORE_THAN_VIEWERS = {"replica_verb", "key_issue", "key_revoke", "audit"}
+
+
+def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:
+    return response.status_code, response.content, dict(response.headers)
+
+
+def test_the_list_of_pages_is_complete() -> None:
+    """A page added later is opened by these tests, or they fail."""
+    named = {
+        pattern.name
+        for pattern in urls.urlpatterns
+        if isinstance(pattern, URLPattern) and issubclass(getattr(pattern.callback, "view_class", object), TenantPage)
+    }
+    assert named == set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_owner_and_operator_get_it_and_the_viewer_reads_only(town: Town, as_owner: rows.AsOwner, name: str) -> None:
+    decision = rows.record(town.acorn)
+    rows.store(as_owner, town.acorn, decision)
+    url = f"/t/acorn{PAGES[name](town.acorn, decision.id)}"
+    assert town.owner.get(url).status_code == 200
+    assert town.owner.get(url + "/").status_code == 200
+    assert town.operator.get(url).status_code == 200
+    assert town.viewer.get(url).status_code == (403 if name in FOR_MORE_THAN_VIEWERS else 200)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_stranger_cannot_tell_it_from_what_does_not_exist(town: Town, as_owner: rows.AsOwner, name: str) -> None:
+    """The same status, bytes and headers for another tenant's page, a tenant that is not there, and an object that is not there."""
+    decision = rows.record(town.acorn)
+    rows.store(as_owner, town.acorn, decision)
+    path = PAGES[name](town.acorn, decision.id)
+    foreign = _answer(town.stranger.get(f"/t/acorn{path}"))
+    assert foreign[0] == 404
+    assert foreign == _answer(town.stranger.get(f"/t/nowhere{path}"))
+    assert foreign == _answer(town.stranger.get(f"/t/birch/endpoints/{uuid.uuid4()}"))
+    assert foreign == _answer(town.stranger.post(f"/t/acorn{path}"))
+
+
+@pytest.mark.parametrize("path", ["endpoints/{endpoint_id}", "keys/{key_id}/revoke", "replicas/{replica_id}/drain", "decisions/{decision_id}"])
+def test_another_tenants_object_under_ones_own_tenant_is_absent(town: Town, as_owner: rows.AsOwner, path: str) -> None:
+    decision = rows.record(town.acorn)
+    rows.store(as_owner, town.acorn, decision)
+    made = town.acorn
+    ids = {"endpoint_id": made.endpoint_id, "key_id": made.key_id, "replica_id": made.replica_ids[0], "decision_id": decision.id}
+    absent = dict.fromkeys(ids, uuid.uuid4())
+    assert _answer(town.stranger.get(f"/t/birch/{path.format(**ids)}")) == _answer(town.stranger.get(f"/t/birch/{path.format(**absent)}"))
+    assert town.stranger.get(f"/t/birch/{path.format(**ids)}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/keys/new", "/keys/{key_id}/revoke", "/replicas/{replica_id}/drain"])
+def test_a_viewer_changes_nothing_and_the_attempt_is_noted(town: Town, path: str) -> None:
+    url = "/t/acorn" + path.format(key_id=town.acorn.key_id, replica_id=town.acorn.replica_ids[0])
+    response = town.viewer.post(url, {"name": "sneaky", "scope": ""})
+    assert response.status_code == 403
+    assert "Your role in this tenant does not allow this" in response.content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        entry = AuditEntry.objects.get()
+    assert (entry.action, entry.actor_label, entry.object_label) == ("request.denied", "viewer@example.com", f"POST {url}")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_without_a_session_one_is_sent_to_sign_in_and_back(town: Town, name: str) -> None:
+    path = f"/t/acorn{PAGES[name](town.acorn, uuid.uuid4())}"
+    response = Client().get(path)
+    assert (response.status_code, response.headers["Location"]) == (302, f"/login?next={path.replace('/', '%2F')}")
+    fragment = Client().get(path, headers={"HX-Request": "true"})
+    assert (fragment.status_code, fragment.headers["HX-Redirect"]) == (401, "/login")
+
+
+def test_a_person_switched_off_is_out_at_once(town: Town) -> None:
+    from tenants.models import User
+
+    assert town.owner.get("/t/acorn").status_code == 200
+    User.objects.filter(email="owner@example.com").update(is_active=False)
+    assert town.owner.get("/t/acorn").status_code == 302
+
+
+def test_a_suspended_tenant_is_read_only_except_for_operators(town: Town) -> None:
+    with tenant_scope(town.acorn.tenant_id):
+        Tenant.objects.update(suspended=True)
+    url = f"/t/acorn/keys/{town.acorn.key_id}/revoke"
+    assert "suspended: read only" in town.owner.get("/t/acorn").content.decode()
+    assert town.owner.post(url).status_code == 403
+    assert town.operator.post(url).status_code == 302
+
+
+def test_a_method_that_a_page_does_not_have_is_405(town: Town) -> None:
+    assert town.owner.post("/t/acorn/decisions").status_code == 405
+    assert town.owner.delete("/t/acorn/keys").status_code == 405
+
+
+def test_an_operator_sees_every_tenant_and_a_member_their_own(town: Town) -> None:
+    everything = town.operator.get("/tenants").content.decode()
+    assert "/t/acorn" in everything
+    assert "/t/birch" in everything
+    assert "birch" not in town.owner.get("/tenants").content.decode()
+    assert town.owner.get("/").headers["Location"] == "/t/acorn"
+    assert town.operator.get("/").headers["Location"] == "/tenants"
+    found = town.operator.get("/tenants?q=BIR").content.decode()
+    assert "/t/birch" in found
+    assert "/t/acorn" not in found
+
+
+def test_changes_need_the_csrf_token(town: Town) -> None:
+    client = Client(enforce_csrf_checks=True)
+    assert client.login(username="owner@example.com", password=rows.PASSWORD)
+    response = client.post(f"/t/acorn/keys/{town.acorn.key_id}/revoke")
+    assert response.status_code == 403
+    assert "This form has expired" in response.content.decode()

@@ -1,0 +1,24 @@
+"""Front-end code of others: pinned, with its licence, and served from here alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import console
+
+STATIC = Path(console.__file__).parent / "static"
+
+
+def test_htmx_is_the_file_that_its_note_names() -> None:
+    note = (STATIC / "vendor/htmx/VERSION.md").read_text()
+    digest = hashlib.sha256((STATIC / "vendor/htmx/htmx.min.js").read_bytes()).hexdigest()
+    assert f"`{digest}`" in note
+    assert "Zero-Clause BSD" in (STATIC / "vendor/htmx/LICENSE").read_text()
+    assert re.search(r'version:"2\.0\.11"', (STATIC / "vendor/htmx/htmx.min.js").read_text())
+
+
+def test_our_own_files_fetch_nothing_from_elsewhere() -> None:
+    for name in ("console/console.css", "console/console.js"):
+        assert not re.search(r"https?://|@import|url\(", (STATIC / name).read_text())

@@ -1,0 +1,158 @@
+"""Decisions in the console: the list and its filters, one decision and its answer to "why"."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from routing.core.record import AttemptRecord
+from tests.console import rows
+from tests.console.rows import AsOwner, Town
+
+pytestmark = pytest.mark.django_db
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def _listed(page: str) -> list[str]:
+    return re.findall(r"/t/acorn/decisions/([0-9a-f-]{36})", page)
+
+
+def test_the_list_is_filtered(town: Town, as_owner: AsOwner) -> None:
+    made = town.acorn
+    usual = rows.record(made, started_at=rows.ago(seconds=10))
+    slow = rows.record(made, started_at=rows.ago(seconds=20), ttft_s=3.2, endpoint_id=uuid.uuid4())
+    missed = rows.record(made, started_at=rows.ago(seconds=30), cached_tokens=0, key_id=uuid.uuid4())
+    failed = rows.record(made, started_at=rows.ago(seconds=40), outcome="upstream_error", status=502, ttft_s=None)
+    rows.store(as_owner, made, usual, slow, missed, failed)
+    everything = [str(one.id) for one in (usual, slow, missed, failed)]
+
+    def listed(query: str) -> list[str]:
+        return _listed(town.owner.get(f"/t/acorn/decisions?{query}").content.decode())
+
+    assert listed("") == everything
+    assert listed("slower=1000") == [str(slow.id)]
+    assert listed("missed=1") == [str(missed.id)]
+    assert listed("outcome=upstream_error") == [str(failed.id)]
+    assert listed(f"key={made.key_id}") == [str(one.id) for one in (usual, slow, failed)]
+    assert listed(f"endpoint={made.endpoint_id}") == [str(one.id) for one in (usual, missed, failed)]
+    assert listed("outcome=ok&slower=99999") == []
+    # malformed values narrow nothing
+    assert listed("slower=x&outcome=%3Cimg%3E&endpoint=1&key=%00&before=never~nothing") == everything
+
+
+def test_pages_follow_each_other_without_gap_or_repeat(town: Town, as_owner: AsOwner) -> None:
+    at = rows.ago(minutes=5)
+    records = [rows.record(town.acorn, started_at=at) for _ in range(70)] + [rows.record(town.acorn, started_at=at - n) for n in range(1, 51)]
+    rows.store(as_owner, town.acorn, *records)
+    seen: list[str] = []
+    url = "/t/acorn/decisions?outcome=ok"
+    for size in (50, 50, 20):
+        page = town.owner.get(url).content.decode()
+        found = _listed(page)
+        assert len(found) == size
+        seen += found
+        older = re.search(r'href="(\?[^"]+)">Older', page)
+        url = "/t/acorn/decisions" + older[1].replace("&amp;", "&") if older else ""
+    assert url == ""
+    assert len(set(seen)) == 120
+
+
+def test_many_rows_cost_no_more_queries(town: Town, as_owner: AsOwner) -> None:
+    rows.store(as_owner, town.acorn, rows.record(town.acorn))
+    with CaptureQueriesContext(connection) as few:
+        town.owner.get("/t/acorn/decisions")
+    rows.store(as_owner, town.acorn, *(rows.record(town.acorn) for _ in range(45)))
+    with CaptureQueriesContext(connection) as many:
+        assert len(_listed(town.owner.get("/t/acorn/decisions").content.decode())) == 46
+    assert len(many) == len(few)
+    assert not any('"record"' in query["sql"] for query in many.captured_queries)
+
+
+def test_a_decision_is_opened_by_its_id(town: Town) -> None:
+    wanted = uuid.uuid4()
+    assert town.owner.get(f"/t/acorn/decisions?id={wanted}").headers["Location"] == f"/t/acorn/decisions/{wanted}"
+    assert "That is not the id of a decision" in town.owner.get("/t/acorn/decisions?id=abc").content.decode()
+
+
+def test_one_page_says_why_with_every_term_in_seconds(town: Town, as_owner: AsOwner) -> None:
+    decision = rows.record(town.acorn)
+    rows.store(as_owner, town.acorn, decision)
+    page = town.owner.get(f"/t/acorn/decisions/{decision.id}").content.decode()
+    assert "Fast enough, first token after 120 ms against a target of 2.00 s: replica a held 1,008 of 1,200 prompt tokens (84 %)" in page
+    # both candidates, their terms, matched and realised tokens
+    for text in ("400 ms", "310 ms", "100 ms", "1,024", "1,008", "external price", "pressure"):
+        assert text in page
+    bars = re.findall(r'<rect class="f\d" x="[\d.]+" y="[\d.]+" width="([\d.]+)"', page)
+    assert len(bars) == 7
+    assert '<td data-label="Answer">200</td>' in page
+    assert 'style="' not in page
+
+
+def test_a_short_record_says_that_it_is_short(town: Town, as_owner: AsOwner) -> None:
+    decision = rows.record(town.acorn, candidates=())
+    rows.store(as_owner, town.acorn, decision)
+    page = town.owner.get(f"/t/acorn/decisions/{decision.id}").content.decode()
+    assert "This record was kept short" in page
+    assert "<rect" not in page
+
+
+def test_what_requests_brought_is_text(town: Town, as_owner: AsOwner) -> None:
+    """A model name with markup, and the same in every other text a request or a replica can choose."""
+    made = town.acorn
+    candidates = (
+        rows.candidate(made.replica_ids[0], EVIL, terms={"wait": 0.1, EVIL: 0.2}, refusal=None),
+        rows.candidate(uuid.uuid4(), "b", refusal=EVIL),
+    )
+    evil = rows.record(
+        made,
+        model=EVIL,
+        endpoint=EVIL,
+        request_id=EVIL,
+        error_code=EVIL,
+        replica_name=EVIL,
+        namespace=EVIL,
+        route=EVIL,
+        candidates=candidates,
+        attempts=(AttemptRecord(replica_id=EVIL, status=500, error=EVIL),),
+    )
+    rows.store(as_owner, made, evil)
+    for path in ("", f"/{evil.id}"):
+        page = town.owner.get(f"/t/acorn/decisions{path}").content.decode()
+        assert "<img" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_replicas_of_the_platform_keep_their_names_and_load(town: Town, as_owner: AsOwner) -> None:
+    """Of a shared replica the tenant reads its own terms and one rounded wait; the operator reads everything."""
+    shared, other = uuid.uuid4(), uuid.uuid4()
+    decision = rows.record(
+        town.acorn,
+        replica_id=str(shared),
+        replica_name="h100-secret",
+        candidates=(
+            rows.candidate(shared, "h100-secret", terms={"wait": 0.3456, "prefill": 0.09}, in_flight=77, queued_tokens=31337.0),
+            rows.candidate(other, "h200-secret", terms={"wait": 0.9876, "prefill": 0.2, "pressure": 0.654}, in_flight=78),
+        ),
+        attempts=(AttemptRecord(replica_id=str(shared), status=200),),
+    )
+    rows.store(as_owner, town.acorn, decision)
+    url = f"/t/acorn/decisions/{decision.id}"
+    page = town.owner.get(url).content.decode()
+    for secret in ("h100-secret", "h200-secret", "31,337", ">77<", ">78<", "346 ms", "988 ms", "654 ms", "pressure", str(shared)):
+        assert secret not in page
+    assert page.count("300 ms") >= 2
+    assert "shared replica 1" in page
+    everything = town.operator.get(url).content.decode()
+    for text in ("h100-secret", "31,337", "346 ms", "654 ms"):
+        assert text in everything
+
+
+def test_no_decision_yet_is_taught(town: Town) -> None:
+    page = town.owner.get("/t/acorn/decisions").content.decode()
+    assert "No decision yet" in page
+    assert "curl -N http://127.0.0.1:8080/v1/chat/completions" in page
+    assert "No decision matches" in town.owner.get("/t/acorn/decisions?outcome=ok").content.decode()

@@ -1,0 +1,73 @@
+"""Endpoints in the console: identity, policies, and snippets that are safe to paste."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import uuid
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from namespaces.core.components import COMPONENTS
+from routing.models import Endpoint
+from tenants.scoping import tenant_scope
+from tests.console import rows
+from tests.console.rows import Town
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_identity_lists_every_component_of_the_register(town: Town) -> None:
+    page = town.owner.get(f"/t/acorn/endpoints/{town.acorn.endpoint_id}").content.decode()
+    assert re.findall(r'<th scope="row">(\w+)</th>', page) == [component.name for component in COMPONENTS]
+    for text in ("org_policy=v7", "m-7b at r1", "sha256 0101010101010101…", "tenant 1, endpoint 1", "ttft_p95_ms", "ettft"):
+        assert text in page
+
+
+@pytest.mark.parametrize("name", ["it's; rm -rf ~ #", "$(touch /tmp/x)", '"quoted" \\ name', "<img src=x onerror=alert(1)>"])
+def test_a_snippet_cannot_run_what_somebody_named_an_endpoint(name: str) -> None:
+    """The endpoint's name stays one string for the shell, for JSON and for Python, whatever is in it; and the page shows it as text."""
+    made = rows.tenant("cedar", endpoint=name, model=name)
+    owner = rows.person("cedar@example.com")
+    rows.member(made.tenant_id, owner, "owner")
+    client = Client()
+    client.force_login(owner)
+    page = client.get(f"/t/cedar/endpoints/{made.endpoint_id}").content.decode()
+    assert "<img" not in page
+    curl = re.search(r'<code id="curl">(.*?)</code>', page, re.S)
+    assert curl
+    words = shlex.split(html.unescape(curl[1]))
+    assert json.loads(words[words.index("-d") + 1])["model"] == name
+    python = re.search(r'<code id="openai">(.*?)</code>', page, re.S)
+    assert python
+    compile(html.unescape(python[1]), "snippet", "exec")
+    assert f"model={name!r}," in html.unescape(python[1])
+    for path in ("/endpoints", "", "/decisions"):
+        assert "<img" not in client.get(f"/t/cedar{path}").content.decode()
+
+
+def test_many_endpoints_cost_no_more_queries(town: Town) -> None:
+    with CaptureQueriesContext(connection) as few:
+        town.owner.get("/t/acorn/endpoints")
+    with tenant_scope(town.acorn.tenant_id):
+        one = Endpoint.objects.get()
+        for number in range(30):
+            one.id, one.name = uuid.uuid4(), f"endpoint-{number}"
+            one._state.adding = True
+            one.save()
+    with CaptureQueriesContext(connection) as many:
+        assert "endpoint-29" in town.owner.get("/t/acorn/endpoints").content.decode()
+    assert len(many) == len(few)
+
+
+def test_no_endpoint_yet_is_taught(town: Town) -> None:
+    with tenant_scope(town.acorn.tenant_id):
+        Endpoint.objects.all().delete()
+    page = town.owner.get("/t/acorn/endpoints").content.decode()
+    assert "No endpoint yet" in page
+    assert "- slug: acorn" in page

@@ -1,0 +1,133 @@
+"""Keys in the console: issued once, shown once, revoked after a question."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from tenants.core import api_key
+from tenants.models import ApiKey, AuditEntry, Scope
+from tenants.scoping import tenant_scope
+from tests.console.rows import Town
+
+pytestmark = pytest.mark.django_db
+
+
+def _secret(page: str) -> str:
+    found = re.search(r'id="secret" value="(sk-sr-[^"]+)"', page)
+    assert found
+    return found[1]
+
+
+def test_a_key_is_issued_and_its_text_is_shown_this_once(town: Town) -> None:
+    response = town.owner.post("/t/acorn/keys/new", {"name": "bot", "scope": "support", "expires": "30"})
+    assert response.status_code == 200
+    assert response.headers["Cache-Control"] == "private, no-store"
+    secret = _secret(response.content.decode())
+    with tenant_scope(town.acorn.tenant_id):
+        key = ApiKey.objects.select_related("scope").get(name="bot")
+        assert bytes(key.digest) == api_key.digest(secret)
+        assert key.scope is not None
+        assert key.scope.path == "support"
+        assert key.expires_at is not None
+        assert timedelta(days=29) < key.expires_at - timezone.now() <= timedelta(days=30)
+        entry = AuditEntry.objects.get()
+    assert (entry.action, entry.actor_label, entry.peer_address) == ("api_key.issue", "owner@example.com", "127.0.0.1")
+    later = town.owner.get("/t/acorn/keys").content.decode()
+    assert secret not in later
+    assert key.shown in later
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "said"),
+    [
+        ({"name": ""}, 400, "This field is required."),
+        ({"name": "x" * 101}, 400, "at most 100 characters"),
+        ({"name": "app"}, 409, "This name is in use."),
+        ({"name": "bad\u200bname"}, 400, "not allowed"),
+        ({"name": "bot", "scope": "nowhere"}, 400, "There is no such scope."),
+        ({"name": "bot", "expires": "7000"}, 400, "not one of the available choices"),
+    ],
+)
+def test_a_mistake_is_said_at_its_field_and_nothing_is_issued(town: Town, fields: dict[str, str], status: int, said: str) -> None:
+    response = town.owner.post("/t/acorn/keys/new", {"scope": "", "expires": "", **fields})
+    assert response.status_code == status
+    page = response.content.decode()
+    assert said in page
+    assert "sk-sr-" not in page
+    with tenant_scope(town.acorn.tenant_id):
+        assert ApiKey.objects.count() == 1
+
+
+def test_revoking_asks_first_and_is_safe_to_repeat(town: Town) -> None:
+    url = f"/t/acorn/keys/{town.acorn.key_id}/revoke"
+    question = town.owner.get(url).content.decode()
+    assert "Revoke key app?" in question
+    assert "cannot be undone" in question
+    fragment = town.owner.get(url, headers={"HX-Request": "true"}).content.decode()
+    assert "Revoke key app?" in fragment
+    assert "<html" not in fragment
+    response = town.owner.post(url, {"reason": "leaked"}, follow=True)
+    assert "Key app is revoked." in response.content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        first = ApiKey.objects.get(id=town.acorn.key_id).revoked_at
+    assert town.owner.post(url).status_code == 302
+    with tenant_scope(town.acorn.tenant_id):
+        assert ApiKey.objects.get(id=town.acorn.key_id).revoked_at == first
+        assert [entry.reason for entry in AuditEntry.objects.all()] == ["leaked"]
+
+
+def test_a_viewer_is_offered_nothing_to_change(town: Town) -> None:
+    page = town.viewer.get("/t/acorn/keys").content.decode()
+    assert "app" in page
+    assert "/keys/new" not in page
+    assert "/revoke" not in page
+    assert "Audit log" not in page
+
+
+def test_states_of_keys_are_told_apart(town: Town) -> None:
+    now = timezone.now()
+    with tenant_scope(town.acorn.tenant_id):
+        root = Scope.objects.get(path="")
+        for name, expires_at, revoked_at in [("soon", now + timedelta(days=3), None), ("gone", now - timedelta(days=1), None), ("dead", None, now)]:
+            ApiKey.objects.create(
+                tenant_id=town.acorn.tenant_id,
+                kind="inference",
+                name=name,
+                shown="sk-sr-x",
+                digest=name.encode().ljust(32),
+                scope=root,
+                expires_at=expires_at,
+                revoked_at=revoked_at,
+            )
+    page = town.owner.get("/t/acorn/keys").content.decode()
+    rows = re.findall(r'<th scope="row" class="break">(\w+)</th>.*?<span class="pill \w*">(\w+)</span>', page, re.S)
+    assert dict(rows) == {"app": "active", "soon": "expiring", "gone": "expired", "dead": "revoked"}
+
+
+def test_a_long_list_costs_no_more_queries(town: Town) -> None:
+    with CaptureQueriesContext(connection) as few:
+        town.owner.get("/t/acorn/keys")
+    with tenant_scope(town.acorn.tenant_id):
+        root = Scope.objects.get(path="")
+        ApiKey.objects.bulk_create(
+            ApiKey(tenant_id=town.acorn.tenant_id, kind="inference", name=f"k{n}", shown="x", digest=n.to_bytes(32, "big"), scope=root)
+            for n in range(40)
+        )
+    with CaptureQueriesContext(connection) as many:
+        assert "k39" in town.owner.get("/t/acorn/keys").content.decode()
+    assert len(many) == len(few)
+
+
+def test_the_first_key_of_a_tenant_is_taught(town: Town) -> None:
+    with tenant_scope(town.acorn.tenant_id):
+        ApiKey.objects.all().delete()
+    page = town.owner.get("/t/acorn/keys").content.decode()
+    assert "No key yet" in page
+    assert "curl -X POST http://testserver/api/v1/keys" in page
+    assert "curl" not in town.viewer.get("/t/acorn/keys").content.decode()

@@ -1,0 +1,135 @@
+"""Pools and replicas in the console: state, load as routers report it, drain, pause and resume."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+import redis
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+
+from routing.models import Endpoint, Pool, PoolGrant, Replica
+from tenants.models import AuditEntry, Tenant
+from tenants.scoping import tenant_scope
+from tests.console import rows
+from tests.console.rows import Made, Town
+
+pytestmark = pytest.mark.django_db
+
+
+def _platform_pool(grantee: Made) -> uuid.UUID:
+    """A pool of the platform's with one replica, granted; returns the platform's tenant."""
+    tenant_id = uuid.uuid4()
+    with tenant_scope(tenant_id):
+        Tenant.objects.create(id=tenant_id, slug="platform", name="Platform")
+        pool = Pool.objects.create(tenant_id=tenant_id, name="shared-pool", isolation="declared")
+        PoolGrant.objects.create(tenant_id=tenant_id, pool=pool)
+        Replica.objects.create(tenant_id=tenant_id, pool=pool, name="secret-name", url="http://127.0.0.1:9400")
+    with tenant_scope(grantee.tenant_id):
+        PoolGrant.objects.create(tenant_id=grantee.tenant_id, pool_id=pool.id)
+    return tenant_id
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after"), [("drain", "active", "draining"), ("pause", "active", "paused"), ("resume", "paused", "active")]
+)
+def test_a_replica_is_taken_out_and_back_after_a_question(town: Town, verb: str, before: str, after: str) -> None:
+    replica_id = town.acorn.replica_ids[0]
+    with tenant_scope(town.acorn.tenant_id):
+        Replica.objects.filter(id=replica_id).update(state=before)
+    url = f"/t/acorn/replicas/{replica_id}/{verb}"
+    assert f"{verb.capitalize()} replica a?" in town.owner.get(url).content.decode()
+    page = town.owner.post(url, {"reason": "new driver"}, follow=True).content.decode()
+    assert f"Replica a is {after}." in page
+    with tenant_scope(town.acorn.tenant_id):
+        assert Replica.objects.get(id=replica_id).state == after
+        entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason) == (f"replica.{verb}", "new driver")
+
+
+def test_an_unknown_verb_is_not_there(town: Town) -> None:
+    assert town.owner.post(f"/t/acorn/replicas/{town.acorn.replica_ids[0]}/delete").status_code == 404
+
+
+def test_the_platforms_replicas_are_counted_and_not_named(town: Town) -> None:
+    _platform_pool(town.acorn)
+    page = town.owner.get("/t/acorn/pools").content.decode()
+    assert "shared-pool" in page
+    assert "1 active" in page
+    assert "secret-name" not in page
+    assert "9400" not in page
+    assert "secret-name" in town.operator.get("/t/platform/pools").content.decode()
+    assert "shared-pool" not in town.stranger.get("/t/birch/pools").content.decode()
+
+
+def test_load_and_applied_versions_come_from_routers(town: Town, valkey_url: str) -> None:
+    url, applied = "http://127.0.0.1:9001/acorn", {str(town.acorn.tenant_id): 1}
+    reports = {
+        "r1": {"versions": applied, "state": "ready", "replicas": {url: {"condition": "ok", "in_flight": 3, "queued_tokens": 900}}},
+        "r2": {"versions": applied, "state": "ready", "replicas": {url: "failing (passive)", "http://127.0.0.1:9001/birch": "ok"}},
+        "r3": {"versions": {}, "state": "ready", "replicas": {}},
+        "r4": "not a report",
+    }
+    with redis.Redis.from_url(valkey_url) as client:
+        for name, report in reports.items():
+            client.set(f"saltroute:router:{name}", json.dumps(report), ex=60)
+    page = town.owner.get("/t/acorn/pools").content.decode()
+    assert "failing (passive)" in page
+    assert '<td class="num" data-label="In flight">3</td>' in page
+    assert '<td class="num" data-label="Queued tokens">900</td>' in page
+    assert page.count("not reported") == 1
+    assert "applied by 2 of 3 routers" in town.owner.get("/t/acorn/applied").content.decode()
+
+
+@pytest.mark.usefixtures("valkey_url")
+def test_no_router_is_said(town: Town) -> None:
+    assert "no router reports" in town.owner.get("/t/acorn/applied").content.decode()
+
+
+def test_a_page_opens_when_valkey_does_not(town: Town, settings: Settings) -> None:
+    settings.VALKEY_URL = "unix:///nowhere/valkey.sock"
+    assert "Valkey does not answer" in town.owner.get("/t/acorn/pools").content.decode()
+    assert "routers unknown" in town.owner.get("/t/acorn/applied").content.decode()
+
+
+def test_many_replicas_cost_no_more_queries(town: Town) -> None:
+    with CaptureQueriesContext(connection) as few:
+        town.owner.get("/t/acorn/pools")
+    with tenant_scope(town.acorn.tenant_id):
+        Replica.objects.bulk_create(
+            Replica(tenant_id=town.acorn.tenant_id, pool_id=town.acorn.pool_id, name=f"r{n}", url=f"http://127.0.0.1:{9500 + n}") for n in range(40)
+        )
+    with CaptureQueriesContext(connection) as many:
+        assert "r39" in town.owner.get("/t/acorn/pools").content.decode()
+    assert len(many) == len(few)
+
+
+def test_a_tenant_without_pools_is_told_how_to_declare_one(town: Town) -> None:
+    with tenant_scope(town.acorn.tenant_id):
+        for model in (Endpoint, Replica, PoolGrant, Pool):
+            model.objects.all().delete()
+    page = town.owner.get("/t/acorn/pools").content.decode()
+    assert "No pool yet" in page
+    assert "manage.py apply -f saltroute.yaml" in page
+
+
+def test_a_viewer_is_offered_no_verb(town: Town) -> None:
+    assert "/drain" in town.owner.get("/t/acorn/pools").content.decode()
+    assert "/drain" not in town.viewer.get("/t/acorn/pools").content.decode()
+
+
+def test_names_are_text() -> None:
+    made = rows.tenant("cedar", replicas=("<img src=x onerror=alert(1)>",))
+    owner = rows.person("cedar@example.com")
+    rows.member(made.tenant_id, owner, "owner")
+    from django.test import Client
+
+    client = Client()
+    client.force_login(owner)
+    for path in ("/pools", f"/replicas/{made.replica_ids[0]}/drain"):
+        page = client.get(f"/t/cedar{path}").content.decode()
+        assert "<img" not in page
+        assert "&lt;img src=x onerror=alert(1)&gt;" in page
