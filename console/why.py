@@ -1,18 +1,18 @@
-"""Why a request was fast or slow, in one sentence. Pure: from the stored record alone, so the sentence can be read again later."""
+"""Why a request was fast or slow, in one sentence. Pure: from the stored record and what its reader may see of it.
+
+Names, waits and refusals come from the disclosed side, so that the sentence tells no more than the table below it.
+"""
 
 from __future__ import annotations
 
 from console.templatetags.console_text import count, seconds, share
-from routing.core.record import CandidateRecord, DecisionRecord
+from routing.core.record import DecisionRecord
+from routing.services.disclosure import WAIT_STEP_S, Disclosed
 
 _NOTABLE_SHARE = 0.05  # of the prompt; less is not worth a word
 _OFF_FACTOR = 1.5  # measured over expected, beyond which the estimate is called wrong
 _OFF_S = 0.1
-
-
-def chosen_candidate(record: DecisionRecord) -> CandidateRecord | None:
-    """The candidate that answered, or None when nobody was chosen."""
-    return next((one for one in record.candidates if one.replica_id == record.replica_id), None) if record.replica_id else None
+_NOTABLE_WAIT_S = 0.02
 
 
 def tone(record: DecisionRecord) -> str:
@@ -22,17 +22,17 @@ def tone(record: DecisionRecord) -> str:
     return "warn" if record.outcome in ("client_error", "client_cancelled", "refused") else "bad"
 
 
-def sentence(record: DecisionRecord) -> str:
+def sentence(record: DecisionRecord, seen: Disclosed) -> str:
     """One sentence (at times with a second clause) that answers "why was this slow, or fast?"."""
     if record.outcome == "refused":
-        return _refused(record)
+        return _refused(record, seen)
     if record.outcome == "client_error":
         return f"The request was answered {record.status}{_code(record)}: the client has to change it, no replica is to blame."
     if record.outcome == "client_cancelled" and record.ttft_s is None:
         return f"The client left after {seconds(record.e2e_s)}, before the first token."
     if record.outcome in ("upstream_error", "timeout", "incomplete") and record.ttft_s is None:
         return _failed(record)
-    return f"{_speed(record)}: {_cause(record)}{_ending(record)}."
+    return f"{_speed(record)}: {_cause(record, seen)}{_ending(record)}."
 
 
 def _speed(record: DecisionRecord) -> str:
@@ -50,15 +50,12 @@ def _speed(record: DecisionRecord) -> str:
     return f"As expected, {first}"
 
 
-def _cause(record: DecisionRecord) -> str:
-    chosen = chosen_candidate(record)
+def _cause(record: DecisionRecord, seen: Disclosed) -> str:
     prompt = record.prompt_tokens or record.estimated_prompt_tokens
-    where = f"replica {record.replica_name}" if record.replica_name else "the replica"
-    parts = [_reuse(record, prompt, where)]
-    wait_s = chosen.terms.get("wait", 0.0) if chosen else 0.0
-    prefill_s = chosen.terms.get("prefill", 0.0) if chosen else 0.0
-    if chosen and wait_s > 0.02 and wait_s > prefill_s:
-        parts.append(f"most of the wait was others' work ahead of it, about {seconds(wait_s)}")
+    parts = [_reuse(record, prompt, _named(seen.replica))]
+    waited = _waited(seen)
+    if waited:
+        parts.append(f"most of the wait was others' work ahead of it, {waited}")
     failed = [attempt for attempt in record.attempts if attempt.error]
     if failed and len(record.attempts) > 1:
         lost_s = sum(attempt.duration_s for attempt in failed)
@@ -67,6 +64,25 @@ def _cause(record: DecisionRecord) -> str:
     if record.expected_ttft_s is not None and not failed and late_s > max(record.expected_ttft_s * (_OFF_FACTOR - 1), _OFF_S):
         parts.append(f"{seconds(late_s)} came on top that the estimate did not foresee")
     return "; ".join(parts)
+
+
+def _named(replica: str | None) -> str:
+    if replica is None:
+        return "the replica"
+    return replica if replica.startswith("replica ") else f"replica {replica}"
+
+
+def _waited(seen: Disclosed) -> str:
+    """How long others' work took, where it was more than the request's own prefill. On a platform pool only an upper bound is known."""
+    chosen = next((one for one in seen.candidates if one.chosen), None)
+    if chosen is None:
+        return ""
+    prefill_s = chosen.terms.get("prefill", 0.0)
+    wait_s = chosen.terms.get("wait")
+    if wait_s is not None:
+        return f"about {seconds(wait_s)}" if wait_s > max(_NOTABLE_WAIT_S, prefill_s) else ""
+    shared_s = seen.pool_wait_s or 0.0
+    return f"up to {seconds(shared_s)}" if shared_s - WAIT_STEP_S > prefill_s else ""
 
 
 def _reuse(record: DecisionRecord, prompt: int, where: str) -> str:
@@ -99,12 +115,12 @@ def _ending(record: DecisionRecord) -> str:
     return endings.get(record.outcome, "")
 
 
-def _refused(record: DecisionRecord) -> str:
+def _refused(record: DecisionRecord, seen: Disclosed) -> str:
     reasons: dict[str, int] = {}
-    for one in record.candidates:
+    for one in seen.candidates:
         if one.refusal:
             reasons[one.refusal] = reasons.get(one.refusal, 0) + 1
-    if reasons and all(one.refusal for one in record.candidates):
+    if reasons and all(one.refusal for one in seen.candidates):
         said = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in sorted(reasons.items()))
         return f"Refused with {record.status}{_code(record)}: no replica could take it ({said})."
     return f"Refused with {record.status}{_code(record)} before any replica was asked."

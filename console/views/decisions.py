@@ -14,7 +14,7 @@ from console.access import TenantPage
 from console.reads import decisions, endpoints, keys
 from routing import queries
 from routing.core.policy import SCORERS
-from routing.core.record import CandidateRecord, DecisionRecord
+from routing.services.disclosure import CandidateOut, Disclosed, disclose
 
 _FILTERS = ("endpoint", "key", "outcome", "slower", "missed")
 
@@ -52,40 +52,37 @@ class DecisionPage(TenantPage):
     tab = "decisions"
 
     def get(self, request: HttpRequest, decision_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
-        _, stored = queries.decision(self.tenant_id, decision_id)
-        seen = decisions.shown(stored, None if self.caller.seat.platform else queries.own_replica_ids(self.tenant_id))
-        record = seen.record
-        terms = [name for name in SCORERS if any(name in one.terms for one in record.candidates)]
-        terms += sorted({name for one in record.candidates for name in one.terms} - set(terms))
+        _, record = queries.decision(self.tenant_id, decision_id)
+        seen = disclose(record, own_replica_ids=None if self.caller.seat.platform else queries.own_replica_ids(self.tenant_id))
+        terms = [name for name in SCORERS if any(name in one.terms for one in seen.candidates)]
+        terms += sorted({name for one in seen.candidates for name in one.terms} - set(terms))
         context = {
             "record": record,
-            "hidden": seen.hidden,
-            "shared": bool(seen.hidden),
-            "replica_names": seen.names,
+            "seen": seen,
+            "partly": any(one.replica_id is None for one in seen.candidates),
             "started_at": decisions.started_at(record),
-            "sentence": why.sentence(record),
+            "sentence": why.sentence(record, seen),
             "tone": why.tone(record),
-            "chosen": why.chosen_candidate(record),
             "terms": terms,
-            "candidates": [(one, [(name, one.terms.get(name)) for name in terms]) for one in record.candidates],
-            "chart": _chart(record),
+            "candidates": [(one, [(name, one.terms.get(name)) for name in terms]) for one in seen.candidates],
+            "chart": _chart(seen),
             "key_name": keys.name(self.tenant_id, record.key_id),
             "endpoint_known": record.endpoint_id in endpoints.names(self.tenant_id),
         }
         return self.page("console/decision.html", context)
 
 
-def _chart(record: DecisionRecord) -> charts.StackedBars | None:
-    """The terms of every candidate that was scored, as stacked bars; the marker is its expected time to first token."""
-    scored = [one for one in record.candidates if one.refusal is None]
+def _chart(seen: Disclosed) -> charts.StackedBars | None:
+    """The terms of every candidate that was scored, as stacked bars; the marker is its expected time to first token, where it may be read."""
+    scored = [one for one in seen.candidates if one.refusal is None and (one.terms or one.expected_ttft_s is not None)]
     if not scored:
         return None
-    rows = [(one.replica_name, one.replica_id == record.replica_id, _terms(one), one.expected_ttft_s) for one in scored]
+    rows = [(one.replica, one.chosen, _terms(one), one.expected_ttft_s) for one in scored]
     return charts.stacked_bars(rows, slots=(*SCORERS, "expected ttft"))
 
 
-def _terms(candidate: CandidateRecord) -> list[tuple[str, float]]:
+def _terms(candidate: CandidateOut) -> list[tuple[str, float]]:
     """In the order of the register. A policy that scores no seconds still has an estimate, which is then the one bar."""
     ordered = [(name, candidate.terms[name]) for name in SCORERS if name in candidate.terms]
     ordered += sorted((name, value) for name, value in candidate.terms.items() if name not in SCORERS)
-    return ordered or [("expected ttft", candidate.expected_ttft_s)]
+    return ordered or [("expected ttft", candidate.expected_ttft_s or 0.0)]

@@ -9,6 +9,7 @@ import pytest
 
 from console import why
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord
+from routing.services.disclosure import disclose
 
 _HELD = "replica sim-1 held 900 of 1,000 prompt tokens (90 %), so 100 had to be computed"
 
@@ -126,10 +127,24 @@ def _record(**fields: Any) -> DecisionRecord:
             "bad",
         ),
         ({"outcome": "upstream_error", "ttft_s": None}, "It failed before the first token.", "bad"),
-        ({"prompt_tokens": None, "ttft_s": None, "replica_name": None}, "No time to first token was measured: the replica took it.", "good"),
+        ({"prompt_tokens": None, "ttft_s": None, "replica_id": None}, "No time to first token was measured: the replica took it.", "good"),
     ],
 )
 def test_one_sentence_names_the_cause(fields: dict[str, Any], said: str, tone: str) -> None:
     record = _record(**fields)
-    assert why.sentence(record) == said
+    assert why.sentence(record, disclose(record, own_replica_ids=None)) == said
     assert why.tone(record) == tone
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "said"),
+    [(0.3, None), (0.9, None), (2.2, "most of the wait was others' work ahead of it, up to 2.50 s")],
+)
+def test_on_a_platform_pool_only_what_its_reader_may_see_is_said(wait_s: float, said: str | None) -> None:
+    """No name of a replica, and a wait only where even its lower bound explains the time."""
+    shared = _candidate("1", terms={"wait": wait_s, "prefill": 0.6})
+    record = _record(cached_tokens=0, candidates=(shared, _candidate("2", terms={"wait": wait_s + 1})))
+    sentence = why.sentence(record, disclose(record, own_replica_ids=set()))
+    assert "sim-1" not in sentence
+    assert "so replica 1 computed all of them" in sentence
+    assert (said in sentence) if said else "others' work" not in sentence
