@@ -55,9 +55,6 @@ def answer(refusal: Refusal) -> Response:
     response = Response(body(refusal.code, refusal.message, refusal.field), status=refusal.http_status)
     if refusal.http_status == 401:
         response.headers["WWW-Authenticate"] = CHALLENGE
-    retry_after_s = getattr(refusal, "retry_after_s", None)
-    if retry_after_s is not None:
-        response.headers["Retry-After"] = str(retry_after_s)
     return response
 
 

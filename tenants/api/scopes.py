@@ -33,7 +33,7 @@ class ScopeCollection(TenantView):
 
 
 class ScopeItem(TenantView):
-    """One auth scope, by id, or by path where the path is one segment."""
+    """One auth scope, by id or path; the root, whose path is empty, by id alone."""
 
     permissions = {"GET": Permission.READ, "DELETE": Permission.CONFIGURE}
 

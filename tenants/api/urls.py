@@ -1,4 +1,7 @@
-"""URLs of this app's part of the control API, below /api/v1/. ``reference`` is an id, or a name that is unique in the tenant."""
+"""URLs of this app's part of the control API, below /api/v1/.
+
+``reference`` is an id, or a name that is unique in the tenant; names may hold slashes, so actions stand before the items they act on.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *both("members", MemberCollection, "members"),
     *both("members/<str:reference>", MemberItem, "member"),
     *both("keys", KeyCollection, "keys"),
-    *both("keys/<str:reference>", KeyItem, "key"),
-    *both("keys/<str:reference>/rotate", KeyRotation, "key-rotate"),
+    *both("keys/<path:reference>/rotate", KeyRotation, "key-rotate"),
+    *both("keys/<path:reference>", KeyItem, "key"),
     *both("tokens", TokenCollection, "tokens"),
-    *both("tokens/<str:reference>", TokenItem, "token"),
-    *both("tokens/<str:reference>/rotate", TokenRotation, "token-rotate"),
+    *both("tokens/<path:reference>/rotate", TokenRotation, "token-rotate"),
+    *both("tokens/<path:reference>", TokenItem, "token"),
     *both("scopes", ScopeCollection, "scopes"),
-    *both("scopes/<str:reference>", ScopeItem, "scope"),
-    *both("scopes/<str:reference>/raise", ScopeRaise, "scope-raise"),
+    *both("scopes/<path:reference>/raise", ScopeRaise, "scope-raise"),
+    *both("scopes/<path:reference>", ScopeItem, "scope"),
     *both("audit-log", AuditLog, "audit-log"),
 ]

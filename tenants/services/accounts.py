@@ -1,10 +1,7 @@
-"""People's accounts: creating them, and proving who somebody is."""
+"""People's accounts: made, and given passwords. Signing in is the console's (console.views.sign_in)."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from django.contrib import auth
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
@@ -12,27 +9,11 @@ from django.db import transaction
 
 from tenants.constraints import refuse_on
 from tenants.core import names
-from tenants.core.errors import Conflict, Invalid, Refusal
+from tenants.core.errors import Conflict, Invalid
 from tenants.models import User
-from tenants.services import throttle
 
 EMAIL_MAX = 254
 PASSWORD_MAX = 1000  # characters; hashing a megabyte would be somebody's way to keep us busy
-ATTEMPTS_PER_PERSON_AND_PEER = 5
-ATTEMPTS_PER_PERSON = 50
-ATTEMPTS_PER_PEER = 50
-WINDOW_S = 300
-
-
-class TooManyAttempts(Refusal):
-    """Too many sign-in attempts for this account or from this address."""
-
-    code: ClassVar[str] = "too_many_attempts"
-    http_status: ClassVar[int] = 429
-
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"Too many attempts. Try again in {retry_after_s} s.")
-        self.retry_after_s = retry_after_s
 
 
 def normal_email(email: object, *, field: str = "email") -> str:
@@ -88,30 +69,6 @@ def set_password(*, user: User, password: str) -> None:
     """
     _set_password(user, password)
     user.save(update_fields=["password"])
-
-
-def authenticate(*, email: str, password: str, peer_address: str) -> User | None:
-    """The person whose e-mail and password these are, or None. Takes as long for an unknown e-mail as for a wrong password.
-
-    ``peer_address`` is the socket's peer: a header that the client writes must not let it start counting anew.
-
-    Raises:
-        TooManyAttempts: more than ``ATTEMPTS_*`` in ``WINDOW_S`` seconds; the password was not looked at.
-    """
-    address = email.strip().lower()[:EMAIL_MAX]
-    pair = throttle.Bound(f"pair:{address}:{peer_address}", ATTEMPTS_PER_PERSON_AND_PEER, WINDOW_S)
-    person = throttle.Bound(f"person:{address}", ATTEMPTS_PER_PERSON, WINDOW_S)
-    peer = throttle.Bound(f"peer:{peer_address}", ATTEMPTS_PER_PEER, WINDOW_S)
-    wait_s = throttle.count([pair, person, peer])
-    if wait_s:
-        raise TooManyAttempts(wait_s)
-    if len(password) > PASSWORD_MAX or "\0" in address:
-        return None
-    user = auth.authenticate(username=address, password=password)
-    if not isinstance(user, User):
-        return None
-    throttle.forget([pair, person])
-    return user
 
 
 def _set_password(user: User, password: str | None) -> None:

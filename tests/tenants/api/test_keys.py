@@ -208,6 +208,15 @@ def test_list_filters_by_status(acorn: House) -> None:
     assert [row["name"] for row in api.get("keys?tenant=birch").json()["results"]] == ["new", "old"]
 
 
+def test_a_name_may_hold_slashes(acorn: House) -> None:
+    """It is still found, rotated and revoked by name."""
+    api = acorn.api()
+    made = api.post("keys", {"name": "team a/app"}).json()
+    assert api.get("keys/team%20a/app").json()["id"] == made["id"]
+    assert api.post("keys/team%20a/app/rotate").json()["id"] == made["id"]
+    assert api.delete("keys/team%20a%2Fapp/").json()["status"] == "revoked"
+
+
 def test_a_key_is_bound_to_its_scope(acorn: House) -> None:
     """By path when it is issued, shown by path and id."""
     with acorn.scope():

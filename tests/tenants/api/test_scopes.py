@@ -21,6 +21,7 @@ def test_create_builds_the_tree_from_the_root(acorn: House) -> None:
     assert (made.status_code, made.json()["version"]) == (201, 1)
     assert [row["path"] for row in api.get("scopes").json()["results"]] == ["", "support", "support/emea"]
     assert api.get("scopes/support").json() == api.get(f"scopes/{api.get('scopes/support').json()['id']}").json()
+    assert api.get("scopes/support/emea").json()["id"] == made.json()["id"]
     assert api.post("scopes", {"path": "support"}).status_code == 409
     assert acorn.log("scope.create")[-1].config_version == made.json()["config_version"]
 

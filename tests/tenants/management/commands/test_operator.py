@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.contrib.auth import authenticate
 from django.core.management import CommandError, call_command
 
 from tenants.models import User
@@ -30,8 +31,8 @@ def _operator(file: Path, email: str = EMAIL) -> str:
 
 def test_an_operator_is_made_who_can_sign_in(file: Path) -> None:
     assert _operator(file, "Ada@Example.org") == f"{EMAIL} is a new platform operator"
-    user = accounts.authenticate(email=EMAIL, password="quartz-lantern-41", peer_address="127.0.0.1")
-    assert user is not None
+    user = authenticate(username=EMAIL, password="quartz-lantern-41")
+    assert isinstance(user, User)
     assert user.is_platform_operator
 
 
