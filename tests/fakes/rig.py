@@ -230,11 +230,20 @@ def prefer_a(rig: Rig) -> None:
 
 
 @asynccontextmanager
-async def standard_rig(state_dir: Path, *, valkey_url: str | None = None, deliver: bool = True, **settings: Any) -> AsyncIterator[Rig]:
+async def standard_rig(
+    state_dir: Path,
+    *,
+    valkey_url: str | None = None,
+    deliver: bool = True,
+    resolver: aiohttp.abc.AbstractResolver | None = None,
+    fakes: tuple[FakeReplica, FakeReplica] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Rig]:
     """Start the fakes, the router and a client; stop them all. ``deliver=False``: the test publishes itself."""
-    a, b = FakeReplica("A"), FakeReplica("B")
-    await a.start()
-    await b.start()
+    a, b = fakes or (FakeReplica("A"), FakeReplica("B"))
+    for fake in (a, b):
+        if fake.port == 0:
+            await fake.start()
     config = replace(
         Config(
             router_id="router-of-the-tests",
@@ -248,7 +257,7 @@ async def standard_rig(state_dir: Path, *, valkey_url: str | None = None, delive
         ),
         **settings,
     )
-    router = Router(config, SECRETS)
+    router = Router(config, SECRETS, resolver=resolver)
     replicas = (replica_entry(a), replica_entry(b))
     acme = tenant("acme", replicas, {KEY_A: "", KEY_A_EMEA: "support/emea"})
     globex = tenant("globex", replicas, {KEY_B: ""})
