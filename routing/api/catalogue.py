@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.parsers import BaseParser
@@ -70,7 +70,7 @@ class ArtifactCollection(TenantView):
         """The same content again answers 200 with the artifact that is there."""
         if request.content_type.partition(";")[0].strip() == BytesParser.media_type:
             kind, name = request.query_params.get("kind", ""), request.query_params.get("name", "")
-            content: bytes = request.data["content"]
+            content: bytes = cast(dict[str, Any], request.data)["content"]
         else:
             wanted = parse(request, shapes.ArtifactNew)
             kind, name = wanted.kind, wanted.name

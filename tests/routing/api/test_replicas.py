@@ -1,0 +1,196 @@
+"""Replicas over the API: addresses, credentials, states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from namespaces.core import keyring
+from routing.models import Replica
+from tenants.core.roles import Role
+from tests.tenants.houses import ABSENT, Api, House
+
+pytestmark = pytest.mark.django_db
+URL = "http://127.0.0.1:9001"
+BAD_URLS = [
+    "http://169.254.169.254/latest/meta-data/",
+    "http://[::ffff:169.254.169.254]/",
+    "http://[fd00:ec2::254]/",
+    "http://0.0.0.0:8000",
+    "http://metadata.google.internal",
+    "http://10.0.0.1:8000",
+    "http://100.64.0.1",
+    "http://[::1]:8000",
+    "file:///etc/passwd",
+    "gopher://x",
+    "http://user:pw@host/",
+    "http://192.0.2.1:22",
+    "http://192.0.2.1/v1/../../admin",
+    "",
+    "x" * 600,
+]
+
+
+@pytest.fixture
+def pool(acorn: House) -> Any:
+    return acorn.api().post("pools", {"name": "gpu"}).json()
+
+
+def new(api: Api, **fields: Any) -> Any:
+    return api.post("replicas", {"pool": "gpu", "name": "a", "url": URL, **fields})
+
+
+def test_create_read_change_delete(acorn: House, pool: Any) -> None:
+    api = acorn.api(Role.ADMIN)
+    made = new(api, url="HTTP://127.0.0.1:9001/v1/", kv_events={"endpoint": "tcp://127.0.0.1:9101"})
+    assert made.status_code == 201
+    row = made.json()
+    assert (row["url"], row["pool"], row["state"], row["has_credential"]) == (URL, "gpu", "active", False)
+    assert row["kv_events"] == {"endpoint": "tcp://127.0.0.1:9101"}
+    assert api.get("replicas/a").json() == api.get("replicas/gpu/a").json() == api.get(f"replicas/{row['id']}").json()
+    changed = api.patch("replicas/a", {"url": "http://127.0.0.1:9002", "kv_events": None}).json()
+    assert (changed["url"], changed["kv_events"], changed["config_version"]) == ("http://127.0.0.1:9002", None, row["config_version"] + 1)
+    assert [one["id"] for one in api.get("replicas?pool=gpu").json()["results"]] == [row["id"]]
+    assert api.get("replicas?pool=other").status_code == 404
+    assert api.delete("replicas/a").status_code == 200
+    assert api.get(f"replicas/{row['id']}").status_code == 404
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_a_bad_address_gets_the_one_refusal(acorn: House, pool: Any, url: str) -> None:
+    """Whatever is wrong with it, the answer is the same and nothing is stored."""
+    answer = new(acorn.api(), url=url)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "code": "invalid",
+        "message": "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours.",
+        "field": "url",
+    }
+    assert acorn.api().get("replicas").json()["results"] == []
+
+
+def test_loopback_needs_the_operators_word(acorn: House, pool: Any, settings: Any) -> None:
+    """127.0.0.0/8 is in the tests' allow-list; without it the same address is refused."""
+    settings.ALLOWED_RANGES = ()
+    assert new(acorn.api()).status_code == 400
+    settings.ALLOWED_RANGES = ("127.0.0.0/8",)
+    assert new(acorn.api()).status_code == 201
+
+
+def test_another_tenants_address_is_refused_like_a_bad_one(acorn: House, birch: House, pool: Any) -> None:
+    """Registering is no oracle for what others have; the tenant's own second pool may hold the address again."""
+    assert new(acorn.api()).status_code == 201
+    birch.api().post("pools", {"name": "gpu"})
+    foreign, bad = new(birch.api()), new(birch.api(), url="http://10.0.0.1:8000")
+    assert (foreign.status_code, foreign.content) == (bad.status_code, bad.content)
+    acorn.api().post("pools", {"name": "second"})
+    assert new(acorn.api(), pool="second").status_code == 201
+    assert new(birch.api(), url="http://127.0.0.1:9002").status_code == 201
+    moved = birch.api().patch("replicas/a", {"url": URL})
+    assert (moved.status_code, moved.content) == (bad.status_code, bad.content)
+
+
+@pytest.mark.parametrize(
+    ("events", "field"),
+    [
+        ({"endpoint": "tcp://10.0.0.1:5557"}, "kv_events.endpoint"),
+        ({"endpoint": "tcp://127.0.0.2:9101"}, "kv_events.endpoint"),
+        ({"endpoint": "ipc:///tmp/x"}, "kv_events.endpoint"),
+        ({"endpoint": "tcp://*:5557"}, "kv_events.endpoint"),
+        ({"endpoint": "tcp://127.0.0.1:9101", "replay": "tcp://169.254.169.254:80"}, "kv_events.replay"),
+        ({"endpoint": "tcp://127.0.0.1:9101", "other": "x"}, "kv_events.other"),
+        ({}, "kv_events.endpoint"),
+        ("tcp://127.0.0.1:9101", "kv_events"),
+    ],
+)
+def test_event_sockets_are_checked_alike_and_stay_on_the_host(acorn: House, pool: Any, events: Any, field: str) -> None:
+    """Their stream holds token ids and salts in clear."""
+    answer = new(acorn.api(), kv_events=events)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+
+
+def test_a_credential_goes_in_and_never_comes_out(acorn: House, pool: Any) -> None:
+    """Not in answers, lists, the audit log or the row; only the root's holder opens it, for this replica alone."""
+    api = acorn.api()
+    made = new(api, credential="be-secret-1234")
+    assert made.json()["has_credential"] is True
+    replica_id = made.json()["id"]
+    shown = [made.content, api.get("replicas").content, api.get("replicas/a").content, api.get("audit-log").content]
+    with acorn.scope():
+        row = Replica.objects.get(id=replica_id)
+        sealed = bytes(row.credential or b"")
+    assert all(b"be-secret-1234" not in text for text in [*shown, sealed])
+    info = keyring.credential_info(acorn.id, row.id)
+    assert keyring.unseal(settings.ROOT_KEY, sealed, info=info) == b"be-secret-1234"
+    with pytest.raises(keyring.KeyringError):
+        keyring.unseal(settings.ROOT_KEY, sealed, info=keyring.credential_info(acorn.id, row.pool_id))
+    assert acorn.log("replica.create")[0].after == {"name": "a", "url": URL, "engine": "vllm", "kv_events": None, "has_credential": True}
+
+
+def test_an_absent_credential_stays_and_null_takes_it_away(acorn: House, pool: Any) -> None:
+    """A change of something else leaves it; so does giving the same again, without a version; an empty or masked text is no credential."""
+    api = acorn.api()
+    new(api, credential="be-secret-1234")
+    version = api.patch("replicas/a", {"name": "b"}).json()["config_version"]
+    assert api.patch("replicas/b", {"credential": "be-secret-1234"}).json()["config_version"] == version
+    with acorn.scope():
+        sealed = bytes(Replica.objects.get().credential or b"")
+        assert keyring.unseal(settings.ROOT_KEY, sealed, info=keyring.credential_info(acorn.id, Replica.objects.get().id)) == b"be-secret-1234"
+    assert api.patch("replicas/b", {"credential": "bullets \u2022\u2022"}).json()["error"]["field"] == "credential"
+    gone = api.patch("replicas/b", {"credential": None}).json()
+    assert (gone["has_credential"], gone["config_version"]) == (False, version + 1)
+
+
+def test_a_credential_does_not_follow_to_another_address(acorn: House, pool: Any) -> None:
+    """Else whoever may change addresses could read it at a host of their own."""
+    api = acorn.api()
+    new(api, credential="be-secret-1234")
+    refused = api.patch("replicas/a", {"url": "http://127.0.0.1:9009"})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "credential")
+    assert api.patch("replicas/a", {"url": "http://127.0.0.1:9009", "credential": "another-1"}).status_code == 200
+
+
+def test_without_a_seal_key_no_credential_is_kept(acorn: House, pool: Any, settings: Any) -> None:
+    settings.SEAL_PUBLIC_KEY = None
+    answer = new(acorn.api(), credential="be-secret-1234")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert acorn.api().get("replicas").json()["results"] == []
+
+
+def test_drain_pause_resume(acorn: House, pool: Any) -> None:
+    """An operator's verbs; repeating one changes nothing and raises no version."""
+    new(acorn.api())
+    api = acorn.api(Role.OPERATOR)
+    drained = api.post("replicas/a/drain", {"reason": "upgrade"}).json()
+    assert drained["state"] == "draining"
+    assert api.post("replicas/a/drain").json()["config_version"] == drained["config_version"]
+    assert api.post("replicas/a/pause/").json()["state"] == "paused"
+    assert api.post("replicas/gpu/a/resume").json()["state"] == "active"
+    assert acorn.log("replica.drain")[0].reason == "upgrade"
+    assert acorn.api(Role.VIEWER).post("replicas/a/drain").status_code == 403
+    assert acorn.api(Role.VIEWER).get("replicas/a/drain").status_code == 405
+
+
+def test_names_and_addresses_are_taken_once_per_pool(acorn: House, pool: Any) -> None:
+    api = acorn.api()
+    new(api)
+    taken = new(api, url="http://127.0.0.1:9002")
+    assert (taken.status_code, taken.json()["error"]["field"]) == (409, "name")
+    twin = new(api, name="b")
+    assert (twin.status_code, twin.json()["error"]["field"]) == (409, "url")
+
+
+def test_a_stranger_and_an_absent_id_get_the_same_bytes(acorn: House, birch: House, pool: Any) -> None:
+    replica = new(acorn.api()).json()
+    api, answers = birch.api(), set()
+    for reference in (replica["id"], ABSENT, "a", "gpu/a"):
+        for method, suffix in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/drain"), ("POST", "/resume")):
+            answer = api.call(method, f"replicas/{reference}{suffix}", {} if method != "GET" else None)
+            answers.add((answer.status_code, answer.content))
+    answer = api.post("replicas", {"pool": pool["id"], "name": "x", "url": "http://127.0.0.1:9007"})
+    answers.add((answer.status_code, answer.content))
+    assert len(answers) == 1
+    assert answers.pop()[0] == 404
+    assert acorn.api().get("replicas/a").json()["state"] == "active"
