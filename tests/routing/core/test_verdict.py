@@ -1,0 +1,66 @@
+"""Every way in which engines say "error", and whose fault it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from routing.core.verdict import Kind, judge, kind_of, may_pass, safe_message
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(200, "ok"), (201, "ok"), (301, "replica"), (400, "client"), (401, "replica"), (403, "replica"), (404, "replica"), (408, "replica"),
+     (413, "client"), (422, "client"), (429, "busy"), (500, "replica"), (503, "replica"), (101, "replica")],
+)  # fmt: skip
+def test_whose_fault_a_status_is(status: int, kind: Kind) -> None:
+    assert kind_of(status) == kind
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "status"),
+    [
+        ({"choices": []}, "ok", 200),
+        ({"error": None, "choices": []}, "ok", 200),
+        ({"error": {"code": 400}}, "client", 400),
+        ({"error": {"code": "422"}}, "client", 422),
+        ({"error": {"code": 503}}, "replica", 503),
+        ({"error": {"code": 429}}, "busy", 429),
+        ({"error": {"type": "BadRequestError"}}, "client", 400),
+        ({"error": {"type": "invalid_request_error", "code": "context_length_exceeded"}}, "client", 400),
+        ({"error": {"message": "boom"}}, "replica", 500),
+        ({"error": "Unauthorized"}, "replica", 500),
+        ({"object": "error", "code": 400, "message": "too long"}, "client", 400),
+        ({"error": {"code": True}}, "replica", 500),
+        ({"choices": [{"finish_reason": "abort"}]}, "aborted", 503),
+        ({"choices": [{"finish_reason": "stop"}, {"finish_reason": "abort"}]}, "aborted", 503),
+        (None, "ok", 200),
+        ([], "ok", 200),
+    ],
+)
+def test_an_error_under_200_is_found(payload: Any, kind: Kind, status: int) -> None:
+    verdict = judge(200, payload)
+    assert (verdict.kind, verdict.status) == (kind, status)
+
+
+@pytest.mark.parametrize("message", ["at 10.0.0.7:8000", "KEY be-secret", "<html><body>", "<!DOCTYPE html>", "", 7, None])
+def test_messages_with_something_of_ours_in_them_are_not_shown(message: Any) -> None:
+    assert safe_message({"message": message}, ["10.0.0.7:8000", "be-secret", ""]) is None
+
+
+def test_messages_are_bounded() -> None:
+    assert len(safe_message({"message": "x" * 10_000}, []) or "") == 2000
+
+
+def test_only_a_shaped_and_safe_body_passes_as_it_is() -> None:
+    good = msgspec.json.encode({"error": {"message": "too long", "code": 400}})
+    assert may_pass(good, judge(400, msgspec.json.decode(good)), ["10.0.0.7"])
+    for body in (
+        msgspec.json.encode({"detail": "Not Found"}),
+        msgspec.json.encode({"object": "error", "message": "x"}),
+        msgspec.json.encode({"error": {"message": "x", "debug": "10.0.0.7"}}),
+        msgspec.json.encode({"error": {"message": "x" * 70_000}}),
+    ):
+        assert not may_pass(body, judge(400, msgspec.json.decode(body)), ["10.0.0.7"])
