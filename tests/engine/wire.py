@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -67,11 +68,12 @@ def _exchange(method: str, url: str, body: bytes | None, headers: Mapping[str, s
         connection.close()
 
 
-def first_bytes_then_leave(url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> bytes:
-    """Send a streaming request, read its first line, and close the connection while the engine still writes."""
+@contextmanager
+def open_request(url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> Iterator[http.client.HTTPConnection]:
+    """Send a request and leave at the end of the block, whatever has been answered by then."""
     connection, path = connect(url)
     try:
         connection.request("POST", path, body=json.dumps(body).encode(), headers={"content-type": "application/json", **(headers or {})})
-        return connection.getresponse().readline()
+        yield connection
     finally:
         connection.close()
