@@ -1,0 +1,84 @@
+"""Decision records: read back as written, and believed only from the router whose name they bear."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from routing.core import record
+from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, RecordError
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.none() | st.integers(0, 2**31)
+candidates = st.builds(
+    CandidateRecord,
+    replica_id=texts,
+    replica_name=texts,
+    refusal=st.none() | texts,
+    matched_tokens=st.integers(0, 2**31),
+    score_s=numbers,
+    terms=st.dictionaries(texts, numbers, max_size=2),
+)
+records = st.builds(
+    DecisionRecord,
+    id=st.uuids(),
+    tenant_id=st.uuids(),
+    started_at=numbers,
+    route=texts,
+    outcome=st.sampled_from(get_args(Outcome)),
+    status=st.integers(100, 599),
+    router_id=texts,
+    config_version=st.integers(0, 2**62),
+    endpoint_id=st.none() | st.uuids(),
+    cached_tokens=counts,
+    prompt_tokens=counts,
+    ttft_s=st.none() | numbers,
+    slo_attainable=st.booleans(),
+    attempts=st.lists(st.builds(AttemptRecord, replica_id=texts, status=counts, error=st.none() | texts), max_size=2).map(tuple),
+    candidates=st.lists(candidates, max_size=2).map(tuple),
+)
+keys = st.binary(min_size=32, max_size=32)
+entries = st.tuples(keys, texts, st.binary(max_size=40))  # records key, router id, data
+
+
+@given(records)
+def test_a_record_reads_back_as_it_was_written(one: DecisionRecord) -> None:
+    assert record.decode(record.encode(one)) == one
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(RecordError):
+        record.decode(data)
+
+
+@given(records, st.integers(0, 10_000))
+def test_a_cut_record_is_refused(one: DecisionRecord, place: int) -> None:
+    data = record.encode(one)
+    with pytest.raises(RecordError):
+        record.decode(data[: place % len(data)])
+
+
+@given(keys, texts, st.binary(max_size=40))
+def test_an_authentic_entry_is_believed(key: bytes, router: str, data: bytes) -> None:
+    record.verify(key, router, data, record.authenticate(key, router, data))
+
+
+@given(entries, entries)
+def test_another_key_router_or_content_is_not(own: tuple[bytes, str, bytes], other: tuple[bytes, str, bytes]) -> None:
+    mac = record.authenticate(*own)
+    assume(all(one != two for one, two in zip(own, other, strict=True)))
+    for mixed in ((other[0], own[1], own[2]), (own[0], other[1], own[2]), (own[0], own[1], other[2])):
+        with pytest.raises(RecordError):
+            record.verify(*mixed, mac)
+
+
+@given(keys, texts, st.binary(max_size=40), st.binary(max_size=32))
+def test_a_wrong_mac_of_any_length_is_not_believed(key: bytes, router: str, data: bytes, mac: bytes) -> None:
+    assume(mac != record.authenticate(key, router, data))
+    with pytest.raises(RecordError):
+        record.verify(key, router, data, mac)
