@@ -26,7 +26,7 @@ check: install-dev
 	PYTHONWARNINGS=ignore::RuntimeWarning $(VENV)/python manage.py makemigrations --check --dry-run
 
 test-engine: install-dev
-	$(VENV)/python -m pytest -m engine tests/engine $(PYTEST_ARGS)
+	SALTROUTE_REQUIRE_ENGINE=1 $(VENV)/python -m pytest -m engine tests/engine $(PYTEST_ARGS)
 
 # Resolve pyproject.toml again into the two lock files, with hashes, for every Python that we support.
 lock:
