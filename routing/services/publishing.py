@@ -23,7 +23,7 @@ from namespaces.core.snapshot import KeyMaterial
 from namespaces.models import TenantKeyVersion
 from routing import queries
 from routing.core import snapshot as wire
-from routing.models import Endpoint, PolicyVersion
+from routing.models import Endpoint, PolicyVersion, Replica
 from tenants import scoping
 from tenants.models import Tenant
 from tenants.queries import all_tenants, snapshot_keys, snapshot_scopes
@@ -192,6 +192,8 @@ def publish(tenant_id: UUID) -> int:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with scoping.tenant_scope(tenant_id):
             built = build_snapshot(tenant_id, now_s=time.time())
+            if built.deleted:
+                Replica.objects.filter(tenant_id=tenant_id).delete()  # their addresses are free for others again
     document = wire.seal(built, seal_public_key=settings.SEAL_PUBLIC_KEY, publish_key=settings.PUBLISH_KEY)
     keys = [f"{SNAPSHOT_PREFIX}{tenant_id}", queries.VERSIONS]
     _client(settings.VALKEY_URL, settings.PUBLISH_TIMEOUT_S).eval(

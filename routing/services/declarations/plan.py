@@ -111,7 +111,9 @@ def _scopes(wanted: doc.Tenant, state: State, options: Options) -> Iterator[Step
         if scope.scope not in state.scopes:
             yield Step("+", "scope", wanted.slug, scope.scope, scope.path)
     if options.prune:
-        kept = {level for scope in wanted.scopes for level in ancestors(scope.scope)} | {ROOT}
+        # Keys hold their scopes: without a word on keys they stay, and so does what they are bound to.
+        bound = {key.scope for key in wanted.keys or []} | (set() if _prunes_keys(wanted, options) else {key.scope for key in state.keys.values()})
+        kept = {level for path in {scope.scope for scope in wanted.scopes} | bound for level in ancestors(path)} | {ROOT}
         for path in sorted(state.scopes - kept, key=lambda item: (-len(ancestors(item)), item)):
             yield Step("-", "scope", wanted.slug, path, wanted.path)
 
@@ -308,9 +310,13 @@ def _keys(wanted: doc.Tenant, state: State, options: Options) -> Iterator[Step]:
             changed = (*changed, "secret: changed")
         if changed:
             yield Step("~", "key", wanted.slug, key.name, key.path, changed, key)
-    if options.prune and options.prune_tenants:
+    if _prunes_keys(wanted, options):
         for name in sorted(set(state.keys) - {key.name for key in wanted.keys}):
             yield Step("-", "key", wanted.slug, name, wanted.path)
+
+
+def _prunes_keys(wanted: doc.Tenant, options: Options) -> bool:
+    return options.prune and options.prune_tenants and wanted.keys is not None
 
 
 def _differences(held: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, ...]:
