@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -19,15 +21,13 @@ from tenants.services import members, provisioning
 ACTOR = system("tests")
 
 
-def _at_once(number: int, work: object) -> list[object]:
+def _at_once(number: int, work: Callable[[], Tenant]) -> list[Tenant]:
     start, results = threading.Barrier(number), []
 
     def run() -> None:
         try:
             start.wait(timeout=20)
-            results.append(work())  # type: ignore[operator]  # any callable
-        except Conflict as refusal:
-            results.append(refusal)
+            results.append(work())
         finally:
             connection.close()
 
@@ -43,29 +43,52 @@ def _at_once(number: int, work: object) -> list[object]:
 def test_the_platform_is_made_once_also_at_once() -> None:
     """Three processes that start together find one tenant."""
     made = _at_once(3, provisioning.ensure_platform)
-    assert len({tenant.id for tenant in made if isinstance(tenant, Tenant)}) == 1
+    assert len({tenant.id for tenant in made}) == 1
     assert len(made) == 3
     assert [ref.slug for ref in queries.all_tenants()] == ["platform"]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_of_two_owners_who_leave_at_once_one_stays() -> None:
-    """The tenant's row lock orders them."""
+    """The second waits for the tenant's row until the first has left, and then is the last."""
     tenant = provisioning.create(actor=ACTOR, slug="acorn", name="Acorn")
     with tenant_scope(tenant.id):
-        waiting = [
+        first, second = (
             members.add(tenant_id=tenant.id, actor=ACTOR, email=f"o{number}@oak.example", role="owner", ceiling=Role.OWNER).id for number in range(2)
-        ]
+        )
 
-    def leave() -> object:
-        membership_id = waiting.pop()
-        with tenant_scope(tenant.id):
-            return members.remove(tenant_id=tenant.id, actor=ACTOR, membership_id=membership_id, ceiling=Role.OWNER)
+    def leave(membership_id: UUID) -> None:
+        members.remove(tenant_id=tenant.id, actor=ACTOR, membership_id=membership_id, ceiling=Role.OWNER)
 
-    results = _at_once(2, leave)
-    assert len([result for result in results if isinstance(result, Conflict)]) == 1
+    refusals: list[Conflict] = []
+    through = threading.Event()
+
+    def leave_too() -> None:
+        try:
+            with tenant_scope(tenant.id):
+                leave(second)
+        except Conflict as refusal:
+            refusals.append(refusal)
+        finally:
+            connection.close()
+            through.set()
+
+    other = threading.Thread(target=leave_too)
     with tenant_scope(tenant.id):
-        assert queries.members(tenant.id).count() == 1
+        leave(first)
+        other.start()
+        while not _somebody_waits_for_a_lock() and not through.wait(timeout=0.02):
+            pass
+    other.join(timeout=30)
+    assert len(refusals) == 1
+    with tenant_scope(tenant.id):
+        assert [row.id for row in queries.members(tenant.id)] == [second]
+
+
+def _somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 @pytest.mark.django_db
