@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,8 +32,3 @@ def platform(db: None) -> Api:
     from tests.tenants.houses import platform_api
 
     return platform_api()
-
-
-@pytest.fixture(autouse=True)
-def _urls(settings: Any) -> None:
-    settings.ROOT_URLCONF = "tests.tenants.urls"

@@ -1,37 +1,43 @@
-"""The API's description of itself."""
+"""The API's description of itself, as a client generator reads it."""
 
 from __future__ import annotations
 
-import warnings
+from functools import cache
+from io import StringIO
 from typing import Any
 
-from drf_spectacular.drainage import GENERATOR_STATS
-from drf_spectacular.generators import SchemaGenerator
-from drf_spectacular.validation import validate_schema
+import pytest
+import yaml
+from django.core.management import call_command
+from django.urls import URLPattern
 
 import tenants.api.urls as routes
 
 
+@cache
 def _schema() -> dict[str, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the generator compares with old Django names; its own warnings are counted below
-        GENERATOR_STATS.reset()
-        schema: dict[str, Any] = SchemaGenerator(urlconf="tests.tenants.urls").get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # not annotated
+    out = StringIO()
+    call_command("spectacular", "--validate", "--fail-on-warn", stdout=out)
+    schema: dict[str, Any] = yaml.safe_load(out.getvalue())
     return schema
 
 
+def _own() -> dict[str, Any]:
+    """The paths of this app."""
+    first = {str(pattern.pattern).split("/")[0] for pattern in routes.urlpatterns if isinstance(pattern, URLPattern)}
+    return {path: item for path, item in _schema()["paths"].items() if path.split("/")[3] in first}
+
+
 def test_it_is_valid_and_generated_without_a_warning() -> None:
-    """Every view says what it takes and gives."""
-    schema = _schema()
-    validate_schema(schema)  # type: ignore[no-untyped-call]  # not annotated
-    assert not GENERATOR_STATS, f"{GENERATOR_STATS._warn_cache} {GENERATOR_STATS._error_cache}"
+    """The whole control API: every view says what it takes and gives."""
+    assert _schema()["openapi"].startswith("3.1")
+    assert len(_schema()["paths"]) >= len(_own()) > 10
 
 
 def test_every_route_is_listed_once_with_summary_and_refusals() -> None:
     """One path for both spellings; each operation has a unique name, a summary, both credentials and the shape of errors."""
-    schema = _schema()
-    assert len(schema["paths"]) == len(routes.urlpatterns) / 2
-    operations = [operation for path in schema["paths"].values() for operation in path.values()]
+    assert len(_own()) == len(routes.urlpatterns) / 2
+    operations = [operation for path in _own().values() for operation in path.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations) > 25
     for operation in operations:
         assert operation["summary"]
@@ -47,3 +53,10 @@ def test_bodies_say_what_they_refuse() -> None:
     assert components["KeyNew"]["required"] == ["name"]
     assert {"secret", "config_version"} <= set(components["KeyIssuedChanged"]["properties"])
     assert not {"secret", "digest"} & set(components["KeyOut"]["properties"])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/api/schema/", "/api/docs/"])
+def test_it_is_served_to_anybody(client: Any, path: str) -> None:
+    """The description holds nothing of any tenant."""
+    assert client.get(path).status_code == 200
