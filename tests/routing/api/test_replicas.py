@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from namespaces.core import keyring
 from routing.models import Replica
 from tenants.core.roles import Role
+from tests.routing.services.rows import secret
 from tests.tenants.houses import ABSENT, Api, House
 
 pytestmark = pytest.mark.django_db
@@ -123,9 +123,9 @@ def test_a_credential_goes_in_and_never_comes_out(acorn: House, pool: Any) -> No
         sealed = bytes(row.credential or b"")
     assert all(b"be-secret-1234" not in text for text in [*shown, sealed])
     info = keyring.credential_info(acorn.id, row.id)
-    assert keyring.unseal(settings.ROOT_KEY, sealed, info=info) == b"be-secret-1234"
+    assert keyring.unseal(secret("ROOT_KEY"), sealed, info=info) == b"be-secret-1234"
     with pytest.raises(keyring.KeyringError):
-        keyring.unseal(settings.ROOT_KEY, sealed, info=keyring.credential_info(acorn.id, row.pool_id))
+        keyring.unseal(secret("ROOT_KEY"), sealed, info=keyring.credential_info(acorn.id, row.pool_id))
     assert acorn.log("replica.create")[0].after == {"name": "a", "url": URL, "engine": "vllm", "kv_events": None, "has_credential": True}
 
 
@@ -137,7 +137,7 @@ def test_an_absent_credential_stays_and_null_takes_it_away(acorn: House, pool: A
     assert api.patch("replicas/b", {"credential": "be-secret-1234"}).json()["config_version"] == version
     with acorn.scope():
         sealed = bytes(Replica.objects.get().credential or b"")
-        assert keyring.unseal(settings.ROOT_KEY, sealed, info=keyring.credential_info(acorn.id, Replica.objects.get().id)) == b"be-secret-1234"
+        assert keyring.unseal(secret("ROOT_KEY"), sealed, info=keyring.credential_info(acorn.id, Replica.objects.get().id)) == b"be-secret-1234"
     assert api.patch("replicas/b", {"credential": "bullets \u2022\u2022"}).json()["error"]["field"] == "credential"
     gone = api.patch("replicas/b", {"credential": None}).json()
     assert (gone["has_credential"], gone["config_version"]) == (False, version + 1)

@@ -114,7 +114,7 @@ optional = st.none() | labels
 @st.composite
 def tenants(draw: st.DrawFn) -> dict[str, Any]:
     """A tenant with a bit of everything, whatever goes together."""
-    models = [
+    models: list[dict[str, Any]] = [
         {
             "name": name,
             "revision": draw(labels),

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from django.conf import settings
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 
@@ -22,6 +21,7 @@ from routing.models import DecisionRow
 from routing.services.records import GROUP, STREAM
 from tenants.scoping import tenant_scope
 from tests.routing.services.made import make
+from tests.routing.services.rows import secret
 from tests.services import Services
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,8 +66,8 @@ def test_it_stores_what_comes_and_ends_at_sigterm(transactional_db: None, servic
                 config_version=1,
             )
             data = encode(one)
-            entry: dict[str, bytes | str] = {"r": "r1", "t": str(acorn.id), "d": data, "m": authenticate(settings.RECORDS_KEY, "r1", data)}
-            client.xadd(STREAM, entry)  # type: ignore[arg-type]  # redis types the values' keys invariantly
+            entry: dict[str, bytes | str] = {"r": "r1", "t": str(acorn.id), "d": data, "m": authenticate(secret("RECORDS_KEY"), "r1", data)}
+            client.xadd(STREAM, entry)
 
             def stored() -> bool:
                 with tenant_scope(acorn.id):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
+
 from routing import queries
 from routing.models import Endpoint, ModelSpec, Pool, Replica
 from routing.services import catalogue, endpoints, pools, replicas
@@ -12,6 +14,13 @@ from tenants.actor import system
 from tenants.models import AuditEntry, Tenant
 
 ACTOR = system("test")
+
+
+def secret(name: str) -> bytes:
+    """A key of the settings, such as ROOT_KEY; the tests' environment has them all."""
+    value = getattr(settings, name)
+    assert isinstance(value, bytes)
+    return value
 
 
 def version(tenant_id: UUID) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.conf import settings
 from django.db import transaction
 
 from namespaces.core import keyring
@@ -24,7 +23,7 @@ from tenants.models import Tenant
 from tenants.scoping import tenant_scope
 from tenants.services import api_keys, provisioning
 from tests.routing.services.made import Made, make
-from tests.routing.services.rows import ACTOR, a_model, a_pool, a_replica, an_endpoint, version
+from tests.routing.services.rows import ACTOR, a_model, a_pool, a_replica, an_endpoint, secret, version
 
 pytestmark = pytest.mark.django_db
 Opened = Callable[[Made], TenantSnapshot]
@@ -46,8 +45,8 @@ def opened(client: redis.Redis) -> Opened:
     def read(tenant: Made) -> TenantSnapshot:
         document = client.get(f"saltroute:snap:{tenant.id}")
         assert isinstance(document, bytes)
-        public = keyring.publish_public_key(settings.PUBLISH_KEY)
-        return open_sealed(document, tenant_id=tenant.id, root=settings.ROOT_KEY, publish_public_key=public)
+        public = keyring.publish_public_key(secret("PUBLISH_KEY"))
+        return open_sealed(document, tenant_id=tenant.id, root=secret("ROOT_KEY"), publish_public_key=public)
 
     return read
 
@@ -85,7 +84,7 @@ def test_a_router_opens_everything_that_was_configured(acorn: Made, platform: Ma
     assert snapshot.pools[0].replicas[0].kv_events.replay == "tcp://127.0.0.1:9201"
     sealed = snapshot.pools[1].replicas[0].credential
     assert sealed is not None
-    assert keyring.unseal(settings.ROOT_KEY, sealed, info=keyring.credential_info(platform.id, far.id)) == b"be-secret-1234"
+    assert keyring.unseal(secret("ROOT_KEY"), sealed, info=keyring.credential_info(platform.id, far.id)) == b"be-secret-1234"
     (entry,) = snapshot.endpoints
     assert (entry.id, entry.pool_id, entry.served_model, entry.sharing) == (endpoint.id, shared.id, "m-7b", "key")
     assert (entry.model.quantisation, entry.model.tokenizer.revision) == ("fp8", "t1")
@@ -123,7 +122,7 @@ def test_an_older_version_never_replaces_a_newer_one(acorn: Made, client: redis.
         a_pool(acorn.id)
         Tenant.objects.filter(id=acorn.id).update(config_version=7)
     publishing.publish(acorn.id)
-    with client.pubsub(ignore_subscribe_messages=True) as heard:
+    with client.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]  # not annotated
         heard.subscribe("saltroute:announce")
         heard.get_message(timeout=1)
         with tenant_scope(acorn.id):
@@ -211,7 +210,7 @@ def test_revoking_a_key_reaches_valkey_within_the_commit(transactional_db: None,
 def test_many_changes_in_one_commit_are_published_once(transactional_db: None, client: redis.Redis) -> None:
     """Twenty records of one tenant: the first hook publishes the last version, the others see that it is there."""
     acorn = make("acorn")
-    with client.pubsub(ignore_subscribe_messages=True) as heard:
+    with client.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]  # not annotated
         heard.subscribe("saltroute:announce")
         heard.get_message(timeout=1)
         with tenant_scope(acorn.id):
