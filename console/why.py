@@ -38,7 +38,7 @@ def sentence(record: DecisionRecord, seen: Disclosed) -> str:
 def _speed(record: DecisionRecord) -> str:
     ttft_s, target_s, expected_s = record.ttft_s, record.slo_ttft_s, record.expected_ttft_s
     if ttft_s is None:
-        return "No time to first token was measured"
+        return f"Answered whole after {seconds(record.e2e_s)}, not streamed" if record.e2e_s is not None else "No time was measured"
     first = f"first token after {seconds(ttft_s)}"
     if target_s is not None:
         if ttft_s <= target_s:

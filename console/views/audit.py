@@ -36,4 +36,4 @@ def _text(values: dict[str, Any], name: str) -> str:
     value = values.get(name)
     if name not in values:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)

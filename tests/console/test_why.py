@@ -126,8 +126,13 @@ def _record(**fields: Any) -> DecisionRecord:
             "It timed out before the first token (first_byte_timeout): 1 attempt, the last one (first byte timeout after 30.00 s).",
             "bad",
         ),
+        (
+            {"ttft_s": None, "e2e_s": 0.288, "cached_tokens": 900},
+            f"Answered whole after 288 ms, not streamed: {_HELD}.",
+            "good",
+        ),
         ({"outcome": "upstream_error", "ttft_s": None}, "It failed before the first token.", "bad"),
-        ({"prompt_tokens": None, "ttft_s": None, "replica_id": None}, "No time to first token was measured: the replica took it.", "good"),
+        ({"prompt_tokens": None, "ttft_s": None, "replica_id": None}, "No time was measured: the replica took it.", "good"),
     ],
 )
 def test_one_sentence_names_the_cause(fields: dict[str, Any], said: str, tone: str) -> None:
