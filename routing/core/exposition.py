@@ -31,7 +31,7 @@ _WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sgl
 _STARTED = _gauge(b"process_start_time_seconds")
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
-_BLOCK_SIZE = re.compile(rb'[{,]?block_size="(\d{1,6})"')
+_BLOCK_SIZE = re.compile(rb'(?:^|,)block_size="(\d{1,6})"')
 _SGLANG_TOKENS = _gauge(b"sglang:max_total_num_tokens")
 
 

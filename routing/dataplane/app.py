@@ -17,6 +17,7 @@ from aiohttp import web
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from routing.dataplane import doors, upstream
 from routing.dataplane.config import Config, Secrets
@@ -30,6 +31,8 @@ from routing.dataplane.telemetry import Telemetry
 FIRST_SYNC_S = 3.0
 FLUSH_S = 2.0
 CUT_S = 2.0  # for the last error events to be written
+END_S = 0.2
+END_TRIES = 10
 WORKERS = 2
 log = logging.getLogger("saltroute.router")
 
@@ -125,16 +128,26 @@ class Router:
         """Close the ports, send what records are left, keep the state, let go of everything."""
         for runner in self._runners:
             await runner.cleanup()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_feeds()
         if self._valkey is not None:
             await self.plane.telemetry.flush(self._valkey, FLUSH_S)
-            await self._valkey.aclose()
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._valkey.aclose()
         await self.snapshots.save()
         await self.plane.session.close()
         await self.plane.fresh_session.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
+
+    async def _end_feeds(self) -> None:
+        """Cancel the feeds until they have ended: a client library in the middle of a broken connection may answer a cancellation with an error
+        of its own, which a feed takes for one more failure to live with."""
+        pending: set[asyncio.Task[None]] = set(self._tasks)
+        for _ in range(END_TRIES):
+            for task in pending:
+                task.cancel()
+            if pending:
+                _, pending = await asyncio.wait(pending, timeout=END_S)
 
 
 def _connect(url: str | None) -> Redis | None:

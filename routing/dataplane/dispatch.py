@@ -124,9 +124,7 @@ def _outgoing(flight: Flight) -> bytes:
         raise errors.isolation_unavailable() from None
 
 
-async def _ask(
-    plane: Plane, flight: Flight, attempt: Attempt, *, path: str, body: bytes, headers: Mapping[str, str]
-) -> tuple[Answer, Verdict]:
+async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[Answer, Verdict]:
     """One attempt: send, wait for the first byte, judge.
 
     Raises:

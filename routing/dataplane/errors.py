@@ -49,9 +49,7 @@ def error_body(message: str, kind: str, param: str | None, code: str | None) -> 
 
 def invalid_key() -> ApiError:
     """One answer for absent, unknown, revoked, expired and another tenant's keys."""
-    return ApiError(
-        401, "invalid_api_key", "Incorrect API key provided.", type="invalid_request_error", headers={"WWW-Authenticate": "Bearer"}
-    )
+    return ApiError(401, "invalid_api_key", "Incorrect API key provided.", type="invalid_request_error", headers={"WWW-Authenticate": "Bearer"})
 
 
 def conflicting_keys() -> ApiError:
@@ -101,9 +99,7 @@ def no_ready_replica() -> ApiError:
 
 
 def isolation_unavailable() -> ApiError:
-    return ApiError(
-        503, "isolation_unavailable", "No replica can serve this request under its own cache namespace.", headers={"Retry-After": "5"}
-    )
+    return ApiError(503, "isolation_unavailable", "No replica can serve this request under its own cache namespace.", headers={"Retry-After": "5"})
 
 
 def unavailable(code: str, message: str) -> ApiError:

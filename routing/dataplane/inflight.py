@@ -130,9 +130,7 @@ class Attempt:
         self.engine.in_flight -= 1
         if self.engine.in_flight == 0 and self.engine.url not in self._plane.known:
             self._plane.forget_unused()
-        return AttemptRecord(
-            replica_id=str(self.choice.replica.entry.id), status=self.status, error=self.error, duration_s=now_s - self.started_s
-        )
+        return AttemptRecord(replica_id=str(self.choice.replica.entry.id), status=self.status, error=self.error, duration_s=now_s - self.started_s)
 
 
 @dataclass(slots=True)

@@ -27,9 +27,7 @@ class Keys:
         Raises:
             SnapshotError: it must not be used.
         """
-        return snapshot.open_sealed(
-            document, tenant_id=tenant_id, root=self._secrets.root, publish_public_key=self._secrets.publish_public_key
-        )
+        return snapshot.open_sealed(document, tenant_id=tenant_id, root=self._secrets.root, publish_public_key=self._secrets.publish_public_key)
 
     def open_tenant_key(self, tenant_id: UUID, material: KeyMaterial | None) -> TenantKey | None:
         """The tenant's key, or None if there is none or it does not open: then no request of the tenant may leave."""

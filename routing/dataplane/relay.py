@@ -171,5 +171,3 @@ async def _say_broken(flight: Flight, reply: web.StreamResponse, code: str) -> N
             await reply.write_eof()
     except (TimeoutError, ConnectionError):
         flight.error_code = code
-
-

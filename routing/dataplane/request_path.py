@@ -25,9 +25,7 @@ OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in 
 T = TypeVar("T")
 
 
-async def serve(
-    plane: Plane, request: web.BaseRequest, match: Match, decision_id: UUID, headers: Mapping[str, str]
-) -> web.StreamResponse:
+async def serve(plane: Plane, request: web.BaseRequest, match: Match, decision_id: UUID, headers: Mapping[str, str]) -> web.StreamResponse:
     """Answer one request that an engine is to serve. ``headers`` go on every answer.
 
     Raises:
@@ -45,9 +43,7 @@ async def serve(
             flight.namespace = namespace = name_cache(caller, endpoint, call, request_context(endpoint.entry, request.headers))
             ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
             flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio)
-            answer = await first_answer(
-                plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", [])
-            )
+            answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", []))
             if answer.splitter is None:
                 return relay.whole(flight, answer, headers)
             return await relay.stream(plane, flight, answer, request, headers)

@@ -181,8 +181,7 @@ class Plane:
             state.ratio.bytes_per_token
             for tenant in self.view.tenants.values()
             for endpoint in tenant.endpoints.values()
-            if any(replica.url == engine.url for replica in endpoint.replicas)
-            and (state := self.endpoints.get(endpoint.entry.id)) is not None
+            if any(replica.url == engine.url for replica in endpoint.replicas) and (state := self.endpoints.get(endpoint.entry.id)) is not None
         ]
         bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
         self.index.set_capacity(engine.url, min(prefix.MAX_BLOCKS * 64, int(engine.capacity_tokens * bytes_per_token / prefix.BLOCK_BYTES)))
@@ -190,5 +189,3 @@ class Plane:
     def health_summary(self, now_s: float) -> Mapping[str, str]:
         """Each engine's condition, for the router's report."""
         return {url: engine.condition(now_s) for url, engine in sorted(self.engines.items())}
-
-

@@ -77,9 +77,7 @@ def request_headers(replica: ReplicaView, *, stream: bool, presented_parents: li
     return headers
 
 
-async def send(
-    session: aiohttp.ClientSession, replica: ReplicaView, path: str, *, body: bytes, headers: Mapping[str, str]
-) -> Upstream:
+async def send(session: aiohttp.ClientSession, replica: ReplicaView, path: str, *, body: bytes, headers: Mapping[str, str]) -> Upstream:
     """Send a request and wait for the answer's headers; the caller holds the first-byte clock.
 
     Raises:

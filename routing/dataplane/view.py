@@ -56,9 +56,7 @@ class TenantView:
     scope_paths: Mapping[UUID, str]
     namespaces: OrderedDict[tuple[object, ...], Namespace] = field(repr=False)  # a cache; the same question has one answer in one snapshot
 
-    def namespace(
-        self, endpoint: EndpointEntry, *, scope_path: str, key_id: UUID, context: Mapping[str, str], subdivision: str | None
-    ) -> Namespace:
+    def namespace(self, endpoint: EndpointEntry, *, scope_path: str, key_id: UUID, context: Mapping[str, str], subdivision: str | None) -> Namespace:
         """The names under which this request's blocks are cached.
 
         Raises:
@@ -151,9 +149,7 @@ def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
             slo = None if entry.slo is None else compile_slo(entry.slo.spec)
         except PolicyError as error:
             raise SnapshotError(f"a policy does not compile: {error.field}") from None
-        endpoints[entry.name] = EndpointView(
-            entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo
-        )
+        endpoints[entry.name] = EndpointView(entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo)
     return TenantView(
         snapshot=snapshot,
         key=keys.open_tenant_key(snapshot.tenant_id, snapshot.key_material),

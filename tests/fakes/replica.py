@@ -1,6 +1,7 @@
 """A scripted engine on a real socket: it says exactly what a test tells it to, byte for byte, and remembers exactly what it was sent.
 
-Raw asyncio streams, not an HTTP library: tests need half events, resets, and answers that no library would write. Waiting is by events that the test sets.
+Raw asyncio streams, not an HTTP library: tests need half events, resets, and answers that no library would write. Waiting is by events that the
+test sets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Received:
 
 @dataclass
 class Script:
-    """What to answer. ``sse`` items become events; ``pieces`` are exact writes. ``gates[i]`` is awaited before piece i; ``hold`` before the headers."""
+    """What to answer. ``sse`` items become events, ``pieces`` are exact writes; ``gates[i]`` is awaited before piece i, ``hold`` before headers."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -65,7 +66,14 @@ def chunk(text: str | None = None, *, finish: str | None = None, **more: Any) ->
 
 def usage_chunk(prompt: int = 12, completion: int = 2, cached: int = 0) -> dict[str, Any]:
     """The chunk that ends a stream when usage was asked for."""
-    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m-7b", "choices": [], "usage": usage(prompt, completion, cached)}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m-7b",
+        "choices": [],
+        "usage": usage(prompt, completion, cached),
+    }
 
 
 def usage(prompt: int = 12, completion: int = 2, cached: int = 0) -> dict[str, Any]:
@@ -178,7 +186,17 @@ class FakeReplica:
     def _behave(self, received: Received) -> Script:
         asked = received.json
         if "stream_options" in asked and asked.get("stream") is not True:
-            return Script(status=400, body={"error": {"message": "Stream options can only be defined when `stream=True`.", "type": "BadRequestError", "param": "stream_options", "code": 400}})
+            return Script(
+                status=400,
+                body={
+                    "error": {
+                        "message": "Stream options can only be defined when `stream=True`.",
+                        "type": "BadRequestError",
+                        "param": "stream_options",
+                        "code": 400,
+                    }
+                },
+            )
         if asked.get("stream"):
             events: list[Any] = [chunk(""), chunk("hel"), chunk("lo"), chunk(finish="stop")]
             if (asked.get("stream_options") or {}).get("include_usage"):

@@ -1,4 +1,7 @@
-"""The standard rig: a real router, started by its own start-up code, fakes A and B behind it, tenants acme and globex with real keys and sealed snapshots."""
+"""The standard rig: a real router, started by its own start-up code, fakes A and B behind it, tenants acme and globex with real keys.
+
+Snapshots are sealed and signed as the control plane does it, and delivered through a real Valkey or straight to the feed.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,14 @@ class Rig:
             self.globex = document
 
     async def call(
-        self, method: str, path: str, *, key: str | None = KEY_A, json: Any = None, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        key: str | None = KEY_A,
+        json: Any = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """One request, answer read to its end."""
         sent = {"Content-Type": "application/json"} if method == "POST" else {}
@@ -204,16 +214,14 @@ class Rig:
     def namespace(self, key: str = KEY_A, scope_path: str = "") -> Namespace:
         """The namespace the router derives for a key of acme's or globex's, from its own view."""
         grant = self.router.plane.view.keys[api_key.digest(key)]
-        return grant.tenant.namespace(
-            grant.tenant.endpoints["m-7b"].entry, scope_path=scope_path, key_id=grant.key.id, context={}, subdivision=None
-        )
+        return grant.tenant.namespace(grant.tenant.endpoints["m-7b"].entry, scope_path=scope_path, key_id=grant.key.id, context={}, subdivision=None)
 
 
 async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
     """Poll for a condition of this process; fails loudly when it does not come true."""
     async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.002)  # noqa: ASYNC110 - the condition is plain state, nobody signals it
+        while not condition():  # noqa: ASYNC110 - the condition is plain state, nobody signals it
+            await asyncio.sleep(0.002)
 
 
 def prefer_a(rig: Rig) -> None:

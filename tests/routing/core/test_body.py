@@ -51,7 +51,9 @@ def test_a_member_named_twice_is_named_in_the_refusal(raw: bytes) -> None:
     assert refused.value.param == "a"
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"1", b"{", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":01}', b'{"a":"\\ud83d"}', b'{"a":"\x01"}', b"\xff", b'{"a":1}x'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"1", b"{", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":01}', b'{"a":"\\ud83d"}', b'{"a":"\x01"}', b"\xff", b'{"a":1}x']
+)
 def test_what_two_parsers_could_read_differently_is_refused(raw: bytes) -> None:
     with pytest.raises(BodyError):
         bodies.read(raw)
@@ -73,10 +75,14 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
 
 
 def test_members_inside_vendor_objects_are_stripped_at_their_paths_only() -> None:
-    body = bodies.read(b'{"vllm_xargs":{"a": 1 ,"cache_salt":"x","in":{"cache_salt":"kept"}},"nvext":[{"cache_salt":"kept"}],"other":{"cache_salt":"kept"}}')
+    body = bodies.read(
+        b'{"vllm_xargs":{"a": 1 ,"cache_salt":"x","in":{"cache_salt":"kept"}},"nvext":[{"cache_salt":"kept"}],"other":{"cache_salt":"kept"}}'
+    )
     out = bodies.edit(body, engine=VLLM, salt=SALT, served_model="m")
     assert out == (
-        b'{"vllm_xargs":{"a":1,"in":{"cache_salt":"kept"}},"nvext":[{"cache_salt":"kept"}],"other":{"cache_salt":"kept"},"cache_salt":"' + SALT.encode() + b'"}'
+        b'{"vllm_xargs":{"a":1,"in":{"cache_salt":"kept"}},"nvext":[{"cache_salt":"kept"}],"other":{"cache_salt":"kept"},"cache_salt":"'
+        + SALT.encode()
+        + b'"}'
     )
 
 
@@ -106,7 +112,10 @@ def test_an_engine_without_salts_gets_none() -> None:
         (b'{"stream":true}', b'{"include_usage":true}'),
         (b'{"stream":true,"stream_options":null}', b'{"include_usage":true}'),
         (b'{"stream":true,"stream_options":{"include_usage":false,"x":1}}', b'{"include_usage":true,"x":1}'),
-        (b'{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}', b'{"include_usage":true,"continuous_usage_stats":true}'),
+        (
+            b'{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}',
+            b'{"include_usage":true,"continuous_usage_stats":true}',
+        ),
         (b'{"stream":true,"stream_options":{"continuous_usage_stats":true}}', b'{"include_usage":true}'),
         (b'{"stream":false,"stream_options":{"x":1}}', b'{"x":1}'),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,9 @@ def test_an_unknown_family_tells_only_its_start() -> None:
     assert read_load("llamacpp", PAGE.replace(b"vllm:cache", b"x")) == EngineLoad(started_at=1795972732.36)
 
 
-@pytest.mark.parametrize("page", [b"", b"vllm:num_requests_running nan\n", b"vllm:num_requests_running{} -1\n", b"<html>", b"vllm:num_requests_running{ 1\n"])
+@pytest.mark.parametrize(
+    "page", [b"", b"vllm:num_requests_running nan\n", b"vllm:num_requests_running{} -1\n", b"<html>", b"vllm:num_requests_running{ 1\n"]
+)
 def test_nonsense_is_nothing(page: bytes) -> None:
     assert read_load("vllm", page) == EngineLoad()
 
@@ -39,11 +42,14 @@ def test_any_bytes_are_survived(page: bytes) -> None:
     read_load("vllm", page + b"\nvllm:num_requests_running " + page)
 
 
-def test_a_captured_page_of_vllm_is_understood() -> None:
-    captured = sorted(Path(__file__).parents[2].glob("vectors/vllm-*/metrics.txt"))
-    for path in captured:
-        load = read_load("vllm", path.read_bytes())
-        assert load.running is not None
-        assert load.waiting is not None
-        assert load.capacity_tokens
-        assert load.started_at
+def test_the_names_are_those_of_a_real_engine() -> None:
+    recorded = msgspec.json.decode((Path(__file__).parents[2] / "vectors" / "vllm-0.32" / "metrics.json").read_bytes())
+    labels = {metric["name"]: metric["series"][0] for metric in recorded}
+    page = "".join(
+        name + "{" + ",".join(f'{label}="{value}"' for label, value in labels[name].items()) + "} 1.0\n"
+        for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:cache_config_info", "process_start_time_seconds")
+    )
+    load = read_load("vllm", page.encode())
+    assert (load.running, load.waiting, load.started_at) == (1.0, 1.0, 1.0)
+    blocks, size = (int(labels["vllm:cache_config_info"][name]) for name in ("num_gpu_blocks", "block_size"))
+    assert load.capacity_tokens == blocks * size

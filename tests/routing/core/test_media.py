@@ -11,7 +11,10 @@ from routing.core import media
 HOSTS = ("media.acme.example", ".cdn.example")
 
 
-@pytest.mark.parametrize("url", ["data:image/png;base64,AAAA", "DATA:,x", "https://media.acme.example/a.png", "https://x.cdn.example/a", "https://media.acme.example:443/a"])
+@pytest.mark.parametrize(
+    "url",
+    ["data:image/png;base64,AAAA", "DATA:,x", "https://media.acme.example/a.png", "https://x.cdn.example/a", "https://media.acme.example:443/a"],
+)
 def test_inline_and_listed(url: str) -> None:
     assert media.allowed(url, HOSTS)
 
@@ -26,7 +29,10 @@ def test_everything_else_is_refused(url: str) -> None:
     assert not media.allowed(url, HOSTS)
 
 
-@pytest.mark.parametrize("url", ["https://10.0.0.1/", "https://2130706433/", "https://0x7f.1/", "https://localhost/", "https://metadata.google.internal/", "https://x.local/"])
+@pytest.mark.parametrize(
+    "url",
+    ["https://10.0.0.1/", "https://2130706433/", "https://0x7f.1/", "https://localhost/", "https://metadata.google.internal/", "https://x.local/"],
+)
 def test_even_an_open_list_means_named_public_hosts(url: str) -> None:
     assert media.allowed("https://any.example/a", ("*",))
     assert not media.allowed(url, ("*",))
@@ -47,7 +53,12 @@ def test_urls_are_found_wherever_engines_read_them(part: Any) -> None:
 
 
 def test_text_that_mentions_a_url_is_text() -> None:
-    assert media.refused_urls([{"role": "user", "content": "see http://x/"}, {"role": "user", "content": [{"type": "text", "text": "http://x/"}]}, "x"], HOSTS) == 0
+    assert (
+        media.refused_urls(
+            [{"role": "user", "content": "see http://x/"}, {"role": "user", "content": [{"type": "text", "text": "http://x/"}]}, "x"], HOSTS
+        )
+        == 0
+    )
 
 
 def test_long_media_enter_the_prefix_by_digest_and_text_as_it_is() -> None:

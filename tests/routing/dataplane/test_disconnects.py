@@ -18,7 +18,9 @@ STREAM = {**HI, "stream": True}
 async def _send(rig: Rig, body: Any = STREAM, key: str = KEY_A) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.router.port)
     encoded = msgspec.json.encode(body)
-    writer.write(f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(encoded)}\r\n\r\n".encode() + encoded)
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(encoded)}\r\n\r\n".encode() + encoded
+    )
     return reader, writer
 
 
@@ -115,7 +117,9 @@ async def test_a_request_cancelled_before_dispatch_has_no_usage(rig: Rig) -> Non
 
 async def test_an_upload_that_stops_is_not_waited_for(make_rig: MakeRig) -> None:
     rig = await make_rig(idle_s=0.1)
-    answer = await rig.raw(f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {KEY_A}\r\nContent-Length: 500\r\n\r\n{{".encode())
+    answer = await rig.raw(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {KEY_A}\r\nContent-Length: 500\r\n\r\n{{".encode()
+    )
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 

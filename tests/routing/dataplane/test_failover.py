@@ -13,7 +13,9 @@ from tests.fakes.rig import HI, Rig, bumped, endpoint, prefer_a, replica_entry
 from tests.routing.dataplane.conftest import MakeRig
 
 STREAM = {**HI, "stream": True}
-TOO_LONG = {"error": {"message": "This model's maximum context length is 4096 tokens.", "type": "BadRequestError", "param": "input_tokens", "code": 400}}
+TOO_LONG = {
+    "error": {"message": "This model's maximum context length is 4096 tokens.", "type": "BadRequestError", "param": "input_tokens", "code": 400}
+}
 
 
 async def test_a_clients_own_400_passes_unchanged_and_opens_nothing(rig: Rig) -> None:
@@ -66,12 +68,8 @@ async def test_throttling_by_one_is_answered_by_the_other(rig: Rig) -> None:
 async def test_a_kept_connection_that_the_engine_closed_is_replaced_by_a_new_one(rig: Rig) -> None:
     rig.only_a()
     assert (await rig.chat()).status == 200
-    rig.a.scripts = [Script(status=200, then="close", pieces=[], hold=None, headers={}, chunked_end=True)]
-    rig.a.scripts = []
     # The engine reads the next request on the kept connection and closes without a byte, as uvicorn does at the end of its keep-alive.
-    rig.a.script = None
-    closing = Script(hold=asyncio.Event())
-    rig.a.scripts = [closing]
+    rig.a.scripts = [Script(hold=asyncio.Event())]
     asked = asyncio.create_task(rig.chat())
     await rig.a.wait_for(2)
     for task in list(rig.a._tasks):
@@ -86,7 +84,7 @@ async def test_a_kept_connection_that_the_engine_closed_is_replaced_by_a_new_one
 async def test_connections_are_kept_for_less_time_than_engines_keep_them(rig: Rig) -> None:
     connector = rig.router.plane.session.connector
     assert connector is not None
-    assert connector._keepalive_timeout < 5
+    assert (connector._keepalive_timeout or 0) < 5
 
 
 async def test_the_first_connection_is_closed_before_the_second_replica_is_asked(make_rig: MakeRig) -> None:
@@ -204,7 +202,7 @@ async def test_a_replica_taken_out_by_its_operator_gets_nothing_new(rig: Rig, st
 
 
 async def test_a_hundred_requests_do_not_wait_for_one_that_never_answers(make_rig: MakeRig) -> None:
-    rig = await make_rig(answer_s=0.5)
+    rig = await make_rig(answer_s=2.0)
     rig.a.script = Script(hold=asyncio.Event())
     replies = await asyncio.gather(*(rig.chat() for _ in range(100)))
     assert {reply.status for reply in replies} == {200}

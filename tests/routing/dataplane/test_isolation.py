@@ -11,9 +11,10 @@ import pytest
 
 from namespaces.core.snapshot import KeyMaterial
 from routing.core import body as bodies
+from routing.core.snapshot import AdapterEntry
 from routing.dataplane.routes import ENGINE_ROUTES, Route
 from tests.fakes.replica import Script
-from tests.fakes.rig import HI, KEY_A, KEY_A_EMEA, KEY_B, Rig, bumped, endpoint, prefer_a, replica_entry
+from tests.fakes.rig import HI, KEY_A, KEY_A_EMEA, KEY_B, Rig, bumped, endpoint, prefer_a, replica_entry, until
 
 BODIES: dict[str, dict[str, Any]] = {"chat_completions": HI, "completions": {"model": "m-7b", "prompt": "hi"}}
 EVIL = {
@@ -102,8 +103,6 @@ async def test_what_must_not_share_gets_another_salt(rig: Rig, change: str) -> N
     before = rig.namespace().salt
     one = rig.acme.endpoints[0]
     model = msgspec.structs.replace(one.model, revision="r2")
-    from routing.core.snapshot import AdapterEntry
-
     changes: dict[str, dict[str, Any]] = {
         "scope": {"scopes": tuple(msgspec.structs.replace(scope, version=2) for scope in rig.acme.scopes)},
         "tenant epoch": {"epoch": 2},
@@ -124,8 +123,9 @@ async def test_a_clients_salt_subdivides_its_own_namespace_where_the_endpoint_sa
     salts = [received.json["cache_salt"] for received in [*rig.a.requests, *rig.b.requests]]
     assert len(set(salts)) == 2
     assert {"one", "two"}.isdisjoint(salts)
-    for salt in ([], 7, "", "x" * 129):
-        assert (await rig.chat({**HI, "cache_salt": salt})).error["param"] == "cache_salt"
+    odds: list[Any] = [[], 7, "", "x" * 129]
+    for odd in odds:
+        assert (await rig.chat({**HI, "cache_salt": odd})).error["param"] == "cache_salt"
 
 
 async def test_with_sharing_none_no_two_requests_have_one_salt(rig: Rig) -> None:
@@ -177,8 +177,8 @@ async def test_an_engine_without_salts_serves_one_namespace_even_in_a_declared_p
     rig.publish(bumped(rig.acme, pools=(pool,), endpoints=(one,)))
     assert (await rig.chat()).error["code"] == "isolation_unavailable"
     own = rig.namespace().public_id
-    replicas = (replica_entry(rig.a, engine="llamacpp", dedicated_namespace=own),)
-    rig.publish(bumped(rig.acme, pools=(msgspec.structs.replace(pool, replicas=replicas),)))
+    assigned = (replica_entry(rig.a, engine="llamacpp", dedicated_namespace=own),)
+    rig.publish(bumped(rig.acme, pools=(msgspec.structs.replace(pool, replicas=assigned),)))
     assert (await rig.chat({**HI, "cache_salt": "evil"})).status == 200
     assert "cache_salt" not in rig.received()
 
@@ -195,9 +195,7 @@ async def test_one_clients_request_id_cannot_touch_anothers_request(rig: Rig) ->
     gate = asyncio.Event()
     rig.a.script = rig.b.script = Script(hold=gate, body={"choices": []})
     calls = [asyncio.create_task(rig.chat({**HI, "request_id": "id"}, key=key, headers={"X-Request-Id": "id"})) for key in (KEY_A, KEY_B)]
-    async with asyncio.timeout(5):
-        while rig.served() < 2:
-            await asyncio.sleep(0)
+    await until(lambda: rig.served() == 2)
     calls[0].cancel()
     gate.set()
     assert (await calls[1]).status == 200
@@ -225,7 +223,9 @@ async def test_one_clients_request_id_cannot_touch_anothers_request(rig: Rig) ->
     ],
 )
 async def test_an_engines_other_doors_do_not_exist_here(rig: Rig, method: str, path: str) -> None:
-    answer = await rig.raw(f"{method} {path} HTTP/1.1\r\nHost: r\r\nConnection: close\r\nAuthorization: Bearer {KEY_A}\r\nContent-Length: 0\r\n\r\n".encode())
+    answer = await rig.raw(
+        f"{method} {path} HTTP/1.1\r\nHost: r\r\nConnection: close\r\nAuthorization: Bearer {KEY_A}\r\nContent-Length: 0\r\n\r\n".encode()
+    )
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert b'"code":"unknown_url"' in answer
     assert rig.served() == 0

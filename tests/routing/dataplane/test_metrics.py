@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from tests.fakes.replica import Script, chunk, usage_chunk
-from tests.fakes.rig import HI, Rig, bumped, sealed, tenant
+from tests.fakes.rig import HI, Rig, bumped, sealed, tenant, until
 from tests.routing.dataplane.conftest import MakeRig
 
 
@@ -101,9 +101,7 @@ async def test_more_requests_than_the_bound_are_refused_at_once(make_rig: MakeRi
     gate = asyncio.Event()
     rig.a.script = rig.b.script = Script(hold=gate, body={"choices": []})
     first = asyncio.create_task(rig.chat())
-    async with asyncio.timeout(5):
-        while rig.served() < 1:
-            await asyncio.sleep(0)
+    await until(lambda: rig.served() == 1)
     second = await rig.chat()
     assert (second.status, second.error["code"]) == (503, "overloaded")
     gate.set()

@@ -19,7 +19,7 @@ from routing.dataplane import __main__ as command
 from routing.dataplane.config import from_environment
 from settings.env import EnvError
 from tests.fakes.replica import FakeReplica, Script, chunk, event
-from tests.fakes.rig import HI, KEY_A, ROOT, SECRETS, standard_rig
+from tests.fakes.rig import HI, KEY_A, ROOT, SECRETS, standard_rig, until
 
 STREAM = {**HI, "stream": True}
 AUTH = {"Authorization": f"Bearer {KEY_A}"}
@@ -27,7 +27,10 @@ ROOT_FOLDER = Path(__file__).parents[3]
 
 
 def test_the_data_plane_imports_no_django_celery_or_sql() -> None:
-    code = "import sys, routing.dataplane.app, routing.dataplane.__main__; print([m for m in ('django', 'celery', 'psycopg', 'rest_framework') if m in sys.modules])"
+    code = (
+        "import sys, routing.dataplane.app, routing.dataplane.__main__; "
+        "print([name for name in ('django', 'celery', 'psycopg', 'rest_framework') if name in sys.modules])"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT_FOLDER, check=True, timeout=60)
     assert answer.stdout.strip() == "[]"
 
@@ -64,7 +67,9 @@ def test_a_setting_that_is_wrong_is_named_at_start(tmp_path: Path, name: str, va
 
 
 def test_settings_are_read_into_one_value(tmp_path: Path) -> None:
-    config, secrets = from_environment(_environment(tmp_path, ROUTER_ID="r7", ROUTER_IDLE_S="0.5", ROUTER_CORS_ORIGINS="https://a.example, https://b.example"))
+    config, secrets = from_environment(
+        _environment(tmp_path, ROUTER_ID="r7", ROUTER_IDLE_S="0.5", ROUTER_CORS_ORIGINS="https://a.example, https://b.example")
+    )
     assert (config.router_id, config.idle_s, config.cors_origins) == ("r7", 0.5, ("https://a.example", "https://b.example"))
     assert (config.max_body_bytes, config.first_byte_s) == (32 * 1024 * 1024, 30.0)
     assert "records key" not in repr(secrets) + repr(config)
@@ -151,8 +156,7 @@ async def test_at_the_drain_deadline_every_answer_gets_an_end(tmp_path: Path) ->
             await stream.content.readuntil(b"\n\n")
             a.script = b.script = Script(hold=asyncio.Event())
             waiting = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=HI, headers=AUTH))
-            while len(a.requests) + len(b.requests) < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(a.requests) + len(b.requests) == 2)
             process.send_signal(signal.SIGTERM)
             rest = await stream.content.read()
             assert b"router_draining" in rest

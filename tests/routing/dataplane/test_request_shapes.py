@@ -45,7 +45,9 @@ async def test_unknown_fields_arrive_unchanged(rig: Rig) -> None:
 
 async def test_untouched_members_are_byte_identical_and_in_order(rig: Rig) -> None:
     schema = b'{"type":"json_schema","json_schema":{"schema":{"properties":{"zebra":{},"apple" : {},"mango":{}}}}}'
-    body = b'{"model":"m-7b","messages":[{"role":"user","content":"hi"}],"seed":9007199254740993,"temperature":0.10,"response_format":' + schema + b"}"
+    body = (
+        b'{"model":"m-7b","messages":[{"role":"user","content":"hi"}],"seed":9007199254740993,"temperature":0.10,"response_format":' + schema + b"}"
+    )
     for _ in range(2):
         assert (await rig.chat(body=body)).status == 200
     first, second = (received.body for received in [*rig.a.requests, *rig.b.requests])
@@ -100,7 +102,9 @@ async def test_a_lone_surrogate_is_refused_and_a_pair_goes_through(rig: Rig) -> 
     assert [record.status for record in rig.records()] == [400, 200]
 
 
-@pytest.mark.parametrize("body", [b'"hello"', b"[]", b"42", b"null", b"", b"{", b'{"a":NaN}', b"\xef\xbb\xbf{}", b'{"a":"\xff"}', b'{"a":' + b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b'"hello"', b"[]", b"42", b"null", b"", b"{", b'{"a":NaN}', b"\xef\xbb\xbf{}", b'{"a":"\xff"}', b'{"a":' + b"[" * 100_000]
+)
 async def test_a_body_that_is_no_object_is_a_400(rig: Rig, body: bytes) -> None:
     reply = await rig.chat(body=body)
     assert reply.status == 400
@@ -183,7 +187,9 @@ async def test_expect_continue_is_answered_before_the_body_is_sent(rig: Rig) -> 
 
 async def test_expect_continue_with_a_wrong_key_is_refused_without_the_body(rig: Rig) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.router.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer wrong\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n".encode())
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer wrong\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n".encode()
+    )
     head = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     assert head.startswith(b"HTTP/1.1 401 ")
@@ -274,10 +280,15 @@ async def test_the_engines_name_goes_out_and_the_clients_name_comes_back(rig: Ri
     assert {received.json["model"] for received in [*rig.a.requests, *rig.b.requests]} == {"m-7b"}
 
 
-@pytest.mark.parametrize("url", ["http://169.254.169.254/x.png", "file:///etc/passwd", "http://10.0.0.1/a.png", "https://10.0.0.1/a.png", "https://other.example/a"])
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/x.png", "file:///etc/passwd", "http://10.0.0.1/a.png", "https://10.0.0.1/a.png", "https://other.example/a"]
+)
 async def test_media_an_engine_would_fetch_from_inside_is_refused(make_rig: MakeRig, url: str) -> None:
     rig = await make_rig(media_hosts=("media.acme.example",))
-    for content in ([{"type": "image_url", "image_url": {"url": url}}], [{"type": "tool_result", "content": [{"type": "video_url", "video_url": url}]}]):
+    for content in (
+        [{"type": "image_url", "image_url": {"url": url}}],
+        [{"type": "tool_result", "content": [{"type": "video_url", "video_url": url}]}],
+    ):
         reply = await rig.chat({"model": "m-7b", "messages": [{"role": "user", "content": content}]})
         assert (reply.status, reply.error["param"]) == (400, "messages")
         assert url not in reply.body.decode()

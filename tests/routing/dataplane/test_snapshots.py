@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from redis.asyncio import Redis
 
-from routing.core import record
-from routing.core.snapshot import TenantSnapshot
+from namespaces.core import keyring
+from routing.core import record, snapshot
+from routing.core.snapshot import PolicyEntry, TenantSnapshot
 from routing.dataplane.feeds.snapshots import CHANNEL, SNAPSHOT, VERSIONS
 from routing.dataplane.telemetry import STREAM
-from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, SECRETS, Rig, bumped, sealed, until
+from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, PUBLISH, ROOT, SECRETS, Rig, bumped, sealed, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.services import Services
 
@@ -97,9 +100,6 @@ async def test_a_bad_document_leaves_the_good_one_and_a_later_one_heals(make_rig
 
 @pytest.mark.parametrize("forgery", ["another tenant's", "another signer's", "no document", "unknown enum", "bad policy"])
 async def test_what_is_not_a_document_of_this_tenant_is_refused(rig: Rig, forgery: str) -> None:
-    from routing.core import snapshot
-    from routing.core.snapshot import PolicyEntry
-
     other = bumped(rig.globex)
     bad_policy = tuple(
         msgspec.structs.replace(one, routing_policy=PolicyEntry(name="x", version=1, spec={"policy": "nope"})) for one in rig.acme.endpoints
@@ -119,11 +119,6 @@ async def test_what_is_not_a_document_of_this_tenant_is_refused(rig: Rig, forger
 
 
 async def test_fields_from_a_newer_control_plane_are_ignored(rig: Rig) -> None:
-    from namespaces.core import keyring
-    from tests.fakes.rig import PUBLISH, ROOT
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from routing.core import snapshot
-
     newer = bumped(rig.acme)
     fields = {**msgspec.to_builtins(newer, builtin_types=(bytes,)), "section_of_tomorrow": {"x": 1}}
     info = snapshot._info(newer.tenant_id, newer.version)
@@ -158,7 +153,7 @@ async def test_records_reach_the_stream_with_a_mac_of_this_router(make_rig: Make
     rig = await live(make_rig, services, valkey)
     reply = await rig.chat()
     await until(lambda: rig.router.plane.telemetry.queued() == 0)
-    ((_, fields),) = await valkey.xrange(STREAM)
+    ((_, fields),) = cast("list[tuple[bytes, dict[bytes, bytes]]]", await valkey.xrange(STREAM))
     assert fields[b"t"].decode() == str(rig.acme.tenant_id)
     record.verify(SECRETS.records_key, fields[b"r"].decode(), fields[b"d"], fields[b"m"])
     with pytest.raises(record.RecordError):
@@ -208,8 +203,8 @@ async def test_a_state_file_of_another_root_or_a_damaged_one_is_not_used(make_ri
 async def test_a_router_catches_up_by_itself_when_valkey_comes_back(make_rig: MakeRig, services: Services, valkey: Redis) -> None:
     rig = await live(make_rig, services, valkey, poll_s=0.05)
     for _ in range(3):
-        await valkey.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        await valkey.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await valkey.client_kill_filter(_type="pubsub")
+        await valkey.client_kill_filter(_type="normal", skipme=True)
     await publish(valkey, bumped(rig.acme, suspended=True), announce=False)
     await until(lambda: version(rig) == 2)
     assert (await rig.chat(key=KEY_B)).status == 200

@@ -41,7 +41,7 @@ async def test_each_event_reaches_the_client_before_the_next_is_sent(rig: Rig, v
     rig.a.script = rig.b.script = Script(pieces=events, gates=gates)
     got = b""
     async with rig.client.post(f"{rig.url}/v1/chat/completions", json=WITH_USAGE, headers=_auth()) as answer:
-        for place, one in enumerate(events):
+        for place in range(len(events)):
             while len(got) < sum(map(len, events[: place + 1])):
                 got += await answer.content.readany()
             assert got == b"".join(events[: place + 1])
@@ -215,7 +215,9 @@ async def test_an_answer_that_an_engine_aborted_by_itself_is_asked_for_elsewhere
 async def test_no_status_is_committed_before_the_first_event(rig: Rig) -> None:
     prefer_a(rig)
     gate = asyncio.Event()
-    rig.a.script = Script(pieces=[b": waiting\n\n", event({"error": {"message": "too long", "type": "BadRequestError", "code": 400}})], gates={1: gate})
+    rig.a.script = Script(
+        pieces=[b": waiting\n\n", event({"error": {"message": "too long", "type": "BadRequestError", "code": 400}})], gates={1: gate}
+    )
     asked = asyncio.create_task(rig.chat(STREAM))
     await rig.a.wait_for(1)
     assert not asked.done()
