@@ -15,7 +15,7 @@ up: install
 	@exec $(VENV)/python -m deploy.local up
 
 test: install-dev
-	$(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(VENV)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 check: install-dev
 	$(VENV)/ruff check .

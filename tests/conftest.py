@@ -8,12 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import redis
+from xdist.remote import Producer  # type: ignore[import-untyped]  # xdist ships no types
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
 from tests.product import START_S, STOP_S, Product, fresh_home, remove
 from tests.services import Services, prepare
 
 APP_ROLE = "saltroute_app"
 _DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback", "live_server", "admin_user"}
+PRODUCT_PATHS = ("tests/journeys/", "tests/deploy/test_product.py")
 _SERVICES = pytest.StashKey[Services]()
 
 
@@ -27,7 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SERVICES] = prepare()
     os.environ["DJANGO_SETTINGS_MODULE"] = "settings.django"
     assert settings.DATABASES  # loads the settings: pytest-django sets Django up only when they are
-    del os.environ["DJANGO_SETTINGS_MODULE"]  # an xdist worker would inherit it, and load the settings with our services
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart() -> None:
+    """Forget the variable before xdist starts its workers: they would inherit it, and load the settings with our services."""
+    os.environ.pop("DJANGO_SETTINGS_MODULE", None)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -140,8 +148,24 @@ def product() -> Iterator[Product]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that use the product in one xdist worker, so that it starts once, and give its start the time it needs."""
+    """Give whichever test starts the product the time for it."""
     for item in items:
         if "product" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("product"))
             item.add_marker(pytest.mark.timeout(START_S + STOP_S))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Hand out whole files, and everything that uses the product to one worker, so that it starts once.
+
+    pytest-xdist 3.8 has ``xdist_group`` for that, but writes the group into an attribute that pytest 9.2 no longer reads.
+    """
+    return ByFile(config, log)
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # its base is Any for want of types
+    """Scheduling units are files; the files of ``PRODUCT_PATHS`` are one unit."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "product" if file.startswith(PRODUCT_PATHS) else file

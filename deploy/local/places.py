@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import socket
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.process import Account, LaunchError
+from deploy.local.process import POLL_S, Account, LaunchError
 
 SOCKET_DIR_BOUND = 80  # characters; sun_path holds 108 bytes, and the file name in the directory needs some of them
 FIRST_EPHEMERAL_PORT = 32768  # ports from here on may be taken by any outgoing connection
@@ -130,6 +134,26 @@ def free_run(first: int, count: int, host: str = "127.0.0.1", *, avoid: frozense
             return start
         start = taken[-1] + 1
     raise LaunchError(f"no {count} free ports in a row from {first} to {FIRST_EPHEMERAL_PORT - 1}")
+
+
+@contextmanager
+def choosing_ports(*, deadline_s: float = 60.0) -> Iterator[None]:
+    """Hold a lock of this account's from the choice of ports until they are bound: two starts at once would choose the same.
+
+    Raises:
+        LaunchError: another start held it longer than the deadline.
+    """
+    with (private_dir(Path(f"/tmp/saltroute-{os.geteuid()}")) / "ports.lock").open("a") as stream:
+        deadline = time.monotonic() + deadline_s
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LaunchError(f"another start is still choosing its ports after {deadline_s:.0f} s") from None
+                time.sleep(POLL_S)
+        yield
 
 
 def short_temporary_home(prefix: str) -> Path:

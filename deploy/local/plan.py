@@ -41,6 +41,9 @@ class FleetPorts:
     replay: int
 
 
+USUAL_PORTS = FleetPorts(count=4, http=9001, kv_events=9101, replay=9201)
+
+
 @dataclass
 class Service:
     """A long-running process and its readiness."""
@@ -58,7 +61,7 @@ class Plan:
     home: Home
     held: Secrets
     addresses: Addresses
-    fleet: FleetPorts
+    fleet: FleetPorts = USUAL_PORTS  # set to what is free before :meth:`services`
     fleet_model: str = "sim-8b"  # the name that the simulated engines serve
     base: dict[str, str] = field(default_factory=environment.inherited)
 

@@ -15,7 +15,7 @@ from typing import IO, Protocol
 
 from deploy.local import demo, environment, plan, roles, secrets
 from deploy.local.options import Options
-from deploy.local.places import Home, free_run
+from deploy.local.places import Home, choosing_ports, free_run
 from deploy.local.postgres import Postgres
 from deploy.local.process import Child, LaunchError, Stopped, clear_leftovers, die_with_parent, remember, run_to_end, wait_until
 from deploy.local.secrets import Secrets
@@ -23,7 +23,6 @@ from deploy.local.valkey import USERS, Valkey
 
 MIGRATE_S = 300.0
 WATCH_S = 0.25
-FLEET_FIRST_PORTS = {"http": 9001, "kv_events": 9101, "replay": 9201}
 
 
 class Prepare(Protocol):
@@ -87,19 +86,26 @@ class Supervisor:
         self._options.check_ports()
         held = secrets.ensure(self._home.secrets)
         addresses = self._start_stores(held)
-        table = self._build(self._options, self._home, held, addresses, self._fleet_ports())
+        table = self._build(self._options, self._home, held, addresses)
         self._say("migrating")
         run_to_end(table.migrate(), deadline_s=MIGRATE_S, stopped=self._stopping)
-        groups = table.services()
-        self._say("starting " + ", ".join(service.child.name for group in groups for service in group))
-        for group in groups:
-            self._start_group([service.child for service in group])
-        for service in (service for group in groups for service in group):
-            watched = [service.child, *self._children()]
-            wait_until(service.child.name, service.ready, deadline_s=service.deadline_s, watched=watched, stopped=self._stopping)
+        with choosing_ports():
+            table.fleet = self._fleet_ports()
+            groups = table.services()
+            self._say("starting " + ", ".join(service.child.name for group in groups for service in group))
+            for group in groups:
+                self._start_group([service.child for service in group])
+            self._await(groups[0])  # the fleet has bound its ports then
+        for group in groups[1:]:
+            self._await(group)
         shown = self._prepare(table, stopped=self._stopping, watched=self._children())
         print(shown, flush=True)
         print(f"\nUp after {time.monotonic() - self._began:.1f} s. Logs are in {self._home.logs}; Ctrl-C stops everything.", flush=True)
+
+    def _await(self, group: Sequence[plan.Service]) -> None:
+        for service in group:
+            watched = [service.child, *self._children()]
+            wait_until(service.child.name, service.ready, deadline_s=service.deadline_s, watched=watched, stopped=self._stopping)
 
     def _start_stores(self, held: Secrets) -> plan.Addresses:
         options = self._options
@@ -155,8 +161,8 @@ class Supervisor:
         options = self._options
         taken = {options.router_port, options.router_internal_port, options.control_port}
         firsts = {}
-        for kind, first in FLEET_FIRST_PORTS.items():
-            firsts[kind] = free_run(first, max(options.fleet, 1), avoid=frozenset(taken))
+        for kind in ("http", "kv_events", "replay"):
+            firsts[kind] = free_run(getattr(plan.USUAL_PORTS, kind), max(options.fleet, 1), avoid=frozenset(taken))
             taken.update(range(firsts[kind], firsts[kind] + options.fleet))
         return plan.FleetPorts(count=options.fleet, **firsts)
 

@@ -9,7 +9,7 @@ import pytest
 from deploy.local import environment, roles, secrets
 from deploy.local.options import Options
 from deploy.local.places import Home
-from deploy.local.plan import Addresses, FleetPorts, Plan
+from deploy.local.plan import Addresses, Plan
 from deploy.local.process import Child
 from deploy.local.valkey import USERS, Valkey
 
@@ -29,7 +29,7 @@ def table(home: Home) -> dict[str, Child]:
         valkey_admin_url="",
     )
     options = Options.read({"SALTROUTE_HOME": str(home.root)})
-    plan = Plan(options, home, held, addresses, FleetPorts(4, 9001, 9101, 9201), base=environment.inherited({"PATH": "/usr/bin"}))
+    plan = Plan(options, home, held, addresses, base=environment.inherited({"PATH": "/usr/bin"}))
     children = [service.child for group in plan.services() for service in group]
     return {child.name: child for child in [plan.migrate(), plan.manage("apply", "apply"), *children]}
 

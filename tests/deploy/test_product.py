@@ -1,0 +1,95 @@
+"""The whole product on one machine, started as a person starts it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.local.places import Home
+from deploy.local.process import started_at
+from tests.product import START_S, STOP_S, Product, fresh_home, remove
+
+pytestmark = pytest.mark.journey
+
+
+@pytest.fixture
+def own_home() -> Iterator[Home]:
+    home = fresh_home()
+    yield home
+    remove(home)
+
+
+def _status(url: str) -> int:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    try:
+        connection.request("GET", parts.path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the printed command needs curl")
+def test_the_printed_command_answers_with_a_stream(product: Product) -> None:
+    printed = product.output.read_text()
+    command = printed[printed.index("curl -N") : printed.index("\n\nUp after")]
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]
+    assert events[-1] == "[DONE]"
+    assert "".join(choice["delta"].get("content") or "" for event in events[:-1] for choice in json.loads(event)["choices"])
+
+
+def test_the_printed_pages_open(product: Product) -> None:
+    printed = product.output.read_text()
+    for path in ("/login", "/api/docs/", "/api/schema/"):
+        assert _status(product.control_url + path) == 200
+    assert f"{product.control_url}/api/docs/" in printed
+    assert f"sign in as {product.email} with {product.password}" in printed
+
+
+def test_logs_and_terminal_hold_no_key_but_the_ones_meant_to_be_shown(product: Product) -> None:
+    held = product.home.secrets
+    shown = {product.password, product.key}
+    hidden = [path.read_text().strip() for path in held.iterdir() if path.name.endswith(".password") or path.name.startswith("demo_")]
+    hidden = [value for value in hidden if value not in shown]
+    assert len(hidden) > 8
+    logs = "\n".join(path.read_text(errors="replace") for path in product.home.logs.glob("*.log"))
+    assert not [value for value in {*hidden, *shown} if value in logs]
+    assert not [value for value in hidden if value in product.output.read_text()]
+
+
+def test_no_process_shows_a_secret_in_its_environment_or_command_line(product: Product) -> None:
+    values = [path.read_bytes().strip() for path in product.home.secrets.glob("*.password")]
+    for pid, *_ in json.loads((product.home.run / "children.json").read_text()).values():
+        process = Path(f"/proc/{pid}")
+        seen = (process / "cmdline").read_bytes() + _environment(process)
+        assert not [value for value in values if value in seen]
+
+
+def _environment(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except PermissionError:  # PostgreSQL under another account, when the tests are an ordinary user's
+        return b""
+
+
+@pytest.mark.timeout(2 * (START_S + STOP_S))
+def test_a_second_start_keeps_keys_and_data_and_a_stop_leaves_no_process(own_home: Home) -> None:
+    first = Product.start(own_home)
+    pids = [row[0] for row in json.loads((own_home.run / "children.json").read_text()).values()]
+    assert first.stop() == 0, first.output.read_text()
+    assert [pid for pid in pids if started_at(pid)] == []
+    second = Product.start(own_home)
+    try:
+        assert (second.key, second.password) == (first.key, first.password)
+        assert (own_home.logs / "apply.log").read_text().endswith("no changes\n")
+    finally:
+        assert second.stop() == 0, second.output.read_text()
