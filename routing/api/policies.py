@@ -52,15 +52,25 @@ class PolicyViews:
     difference: type[TenantView]
 
 
-def views(kind_of_views: policies.Kind) -> PolicyViews:
+def views(kind: policies.Kind) -> PolicyViews:
     """Make the views of one kind."""
-    noun = f"{kind_of_views}_policies"
-    word = "routing" if kind_of_views == "routing" else "SLO"
+    noun, word = f"{kind}_policies", {"routing": "routing", "slo": "SLO"}[kind]
+    made = PolicyViews(
+        collection=_collection(kind, noun, word),
+        item=_item(kind, noun, word),
+        versions=_versions(kind, noun, word),
+        difference=_difference(kind, noun, word),
+    )
+    for view in (made.collection, made.item, made.versions, made.difference):
+        view.__name__ = f"{kind.title()}Policy{view.__name__}"
+    return made
 
+
+def _collection(kind_of_view: policies.Kind, noun: str, word: str) -> type[TenantView]:
     class Collection(PolicyView):
         """Policies of one kind."""
 
-        kind = kind_of_views
+        kind = kind_of_view
         permissions = {"GET": Permission.READ, "POST": Permission.OPERATE}
 
         @describe(f"{noun}_list", f"List {word} policies", answers=page_of(shapes.PolicyOut), parameters=PAGING, tag="policies")
@@ -79,10 +89,14 @@ def views(kind_of_views: policies.Kind) -> PolicyViews:
             version = policies.create(tenant_id=self.tenant_id, actor=self.actor, kind=self.kind, name=wanted.name, spec=wanted.spec)
             return self.changed(rows.policy(version.policy, version), status=201)
 
+    return Collection
+
+
+def _item(kind_of_view: policies.Kind, noun: str, word: str) -> type[TenantView]:
     class Item(PolicyView):
         """One policy."""
 
-        kind = kind_of_views
+        kind = kind_of_view
         permissions = {"GET": Permission.READ, "DELETE": Permission.OPERATE}
 
         @describe(f"{noun}_read", f"Read a {word} policy", answers=shapes.PolicyOut, tag="policies")
@@ -99,10 +113,14 @@ def views(kind_of_views: policies.Kind) -> PolicyViews:
             policies.delete(tenant_id=self.tenant_id, actor=self.actor, policy_id=row.id, kind=self.kind)
             return self.changed(shown)
 
+    return Item
+
+
+def _versions(kind_of_view: policies.Kind, noun: str, word: str) -> type[TenantView]:
     class Versions(PolicyView):
         """The versions of one policy; they never change."""
 
-        kind = kind_of_views
+        kind = kind_of_view
         permissions = {"GET": Permission.READ, "POST": Permission.OPERATE}
 
         @describe(f"{noun}_versions", f"List a {word} policy's versions", answers=page_of(shapes.VersionOut), parameters=PAGING, tag="policies")
@@ -128,10 +146,14 @@ def views(kind_of_views: policies.Kind) -> PolicyViews:
             )
             return self.changed(rows.version(row), status=201)
 
+    return Versions
+
+
+def _difference(kind_of_view: policies.Kind, noun: str, word: str) -> type[TenantView]:
     class Difference(PolicyView):
         """What changes between two versions."""
 
-        kind = kind_of_views
+        kind = kind_of_view
         permissions = {"GET": Permission.READ}
 
         @describe(
@@ -146,9 +168,7 @@ def views(kind_of_views: policies.Kind) -> PolicyViews:
             found = [shapes.FieldDifference(**one) for one in policies.diff(self.kind, old.spec, new.spec)]
             return self.answer(shapes.VersionDifference(old_version=old.version, new_version=new.version, differences=found))
 
-    for view, name in ((Collection, "Collection"), (Item, "Item"), (Versions, "Versions"), (Difference, "Difference")):
-        view.__name__ = f"{word.title()}Policy{name}"
-    return PolicyViews(collection=Collection, item=Item, versions=Versions, difference=Difference)
+    return Difference
 
 
 ROUTING = views("routing")
