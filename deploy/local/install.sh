@@ -54,7 +54,7 @@ stamp=.venv/.installed-$1-$digest
 
 .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip --default-pip >/dev/null || fail "pip is missing in .venv; remove .venv and try again"
 say "installing $lock into .venv (once; a minute or two)"
-.venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check --require-hashes -r "$lock" ||
+.venv/bin/python -m pip install -qq --no-input --disable-pip-version-check --require-hashes -r "$lock" ||
     fail "installing $lock failed; see pip's message above"
 rm -f .venv/.installed-"$1"-*
 : >"$stamp"
