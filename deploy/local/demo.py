@@ -38,6 +38,7 @@ class Shown:
     password: str
     router: str
     key: str | None = None
+    token: str | None = None
     model: str | None = None
     curl: str | None = None
 
@@ -51,13 +52,15 @@ class Shown:
         ]
         if self.curl is None:
             return "\n".join([*lines, "", "  No simulated fleet (FLEET=0): declare your replicas with manage.py apply -f FILE.yaml"])
-        return "\n".join([*lines, f"  Key        {self.key}", "", self.curl])
+        why = f"  curl {self.console}/api/v1/decisions/ID -H 'Authorization: Bearer {self.token}'   # why: ID is in the answer's x-saltroute-decision"
+        return "\n".join([*lines, f"  Key        {self.key}", f"  Token      {self.token}   (control API, read only)", "", self.curl, "", why])
 
 
 @dataclass(frozen=True)
 class Sample:
     """One endpoint with a key that may use it: what the printed curl line shows."""
 
+    tenant: str
     model: str
     key_name: str
     key: str
@@ -75,7 +78,8 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
     if plan.options.fleet > 0:
         sample = _declare(plan, stopped=stopped)
         wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)
-        shown = replace(shown, key=sample.key, model=sample.model, curl=curl(plan.options.router_url, sample))
+        token = _make_token(plan, sample.tenant, stopped=stopped)
+        shown = replace(shown, key=sample.key, token=token, model=sample.model, curl=curl(plan.options.router_url, sample))
     write_private(plan.home.run / "access.json", json.dumps(asdict(shown), indent=2) + "\n")
     return shown.text()
 
@@ -96,6 +100,14 @@ def _make_login(plan: Plan, *, stopped: Callable[[], bool]) -> str:
     password = remembered(file, lambda: secrets.token_urlsafe(12))
     run_to_end(plan.manage("operator", "operator", "--email", LOGIN_EMAIL, "--password-file", str(file)), deadline_s=APPLY_S, stopped=stopped)
     return password
+
+
+def _make_token(plan: Plan, tenant: str, *, stopped: Callable[[], bool]) -> str:
+    """Make a read-only control token of the sample's tenant the first time, and whenever the remembered one is no longer good; returns it."""
+    file = plan.held.file("demo_token")
+    arguments = ["createtoken", f"demo-{secrets.token_hex(3)}", "--tenant", tenant, "--role", "viewer", "--out", str(file)]
+    run_to_end(plan.manage("createtoken", *arguments), deadline_s=APPLY_S, stopped=stopped)
+    return file.read_text().strip()
 
 
 def remembered(path: Path, make: Callable[[], str]) -> str:
@@ -161,7 +173,7 @@ def first_sample(declared: Any, keys: dict[str, str]) -> Sample:
     for tenant in declared.get("tenants", []):
         for key in tenant.get("keys", []):
             for endpoint in tenant.get("endpoints", []):
-                return Sample(model=endpoint["name"], key_name=key["name"], key=keys[str(key["secret"]).removeprefix("env:")])
+                return Sample(tenant=tenant["slug"], model=endpoint["name"], key_name=key["name"], key=keys[str(key["secret"]).removeprefix("env:")])
     raise LaunchError(f"{DECLARATION} declares no tenant with an endpoint and a key")
 
 
@@ -200,7 +212,7 @@ def curl(router_url: str, sample: Sample) -> str:
     """A command that works as printed, streaming."""
     body = json.dumps({"model": sample.model, "stream": True, "max_tokens": 40, "messages": [{"role": "user", "content": "Tell me about salt."}]})
     return (
-        f"  curl -N {router_url}/v1/chat/completions \\\n"
+        f"  curl -iN {router_url}/v1/chat/completions \\\n"
         f"    -H 'Authorization: Bearer {sample.key}' -H 'Content-Type: application/json' \\\n"
         f"    -d '{body}'"
     )

@@ -13,7 +13,7 @@ import redis
 
 from deploy.local import environment
 from deploy.local.options import REPOSITORY, Options
-from deploy.local.places import Home
+from deploy.local.places import Home, write_private
 from deploy.local.process import Child
 from deploy.local.secrets import Secrets
 
@@ -72,6 +72,11 @@ class Plan:
     def manage(self, name: str, *arguments: str, extra: Mapping[str, str] | None = None) -> Child:
         """A management command with the rights of the control plane."""
         return self.child(name, [sys.executable, "manage.py", *arguments], {**self._control("control"), **(extra or {})})
+
+    def leave_for_commands(self) -> None:
+        """Write the control plane's environment to ``run/manage.env`` (0600), where manage.py finds it."""
+        lines = "".join(f"{name}={value}\n" for name, value in sorted(self._control("control").items()))
+        write_private(self.home.run / "manage.env", lines)
 
     def services(self) -> list[list[Service]]:
         """Everything above PostgreSQL and Valkey, in groups. A group starts at once; groups stop in reverse order."""

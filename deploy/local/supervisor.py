@@ -89,6 +89,7 @@ class Supervisor:
         table = self._build(self._options, self._home, held, addresses)
         self._say("migrating")
         run_to_end(table.migrate(), deadline_s=MIGRATE_S, stopped=self._stopping)
+        table.leave_for_commands()
         with choosing_ports():
             table.fleet = self._fleet_ports()
             groups = table.services()

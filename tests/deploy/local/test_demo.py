@@ -65,14 +65,14 @@ def test_referenced_secrets_are_named_once() -> None:
 
 
 def test_the_sample_is_the_first_endpoint_with_a_key() -> None:
-    assert demo.first_sample(DECLARED, {"ACME_KEY": "sk-1"}) == demo.Sample(model="chat", key_name="app", key="sk-1")
+    assert demo.first_sample(DECLARED, {"ACME_KEY": "sk-1"}) == demo.Sample(tenant="acme", model="chat", key_name="app", key="sk-1")
     with pytest.raises(LaunchError):
         demo.first_sample({"tenants": []}, {})
 
 
 def test_the_shown_command_is_one_shell_command() -> None:
-    words = shlex.split(demo.curl("http://127.0.0.1:8080", demo.Sample("chat", "app", "sk-1")).replace("\\\n", ""))
-    assert words[:3] == ["curl", "-N", "http://127.0.0.1:8080/v1/chat/completions"]
+    words = shlex.split(demo.curl("http://127.0.0.1:8080", demo.Sample("acme", "chat", "app", "sk-1")).replace("\\\n", ""))
+    assert words[:3] == ["curl", "-iN", "http://127.0.0.1:8080/v1/chat/completions"]
     assert "Authorization: Bearer sk-1" in words
     assert yaml.safe_load(words[-1])["stream"] is True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -59,3 +60,17 @@ def test_the_platform_is_not_named_as_a_tenant(platform: Api) -> None:
     """There is one way to its tokens."""
     with pytest.raises(CommandError, match="leave --tenant"):
         _run("x", "--tenant", "platform", "--role", "owner")
+
+
+def test_a_token_in_a_file_is_kept_while_it_is_good(acorn: House, tmp_path: Path) -> None:
+    """Written privately and not shown; a repeat changes nothing; a revoked one is replaced."""
+    file = tmp_path / "token"
+    assert _run("first", "--tenant", "acorn", "--role", "viewer", "--out", str(file)) == ""
+    token = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert Api(token=token).get("keys").status_code == 200
+    _run("second", "--tenant", "acorn", "--role", "viewer", "--out", str(file))
+    assert file.read_text().strip() == token
+    assert acorn.api().delete("tokens/first").status_code in (200, 204)
+    _run("third", "--tenant", "acorn", "--role", "viewer", "--out", str(file))
+    assert file.read_text().strip() != token
