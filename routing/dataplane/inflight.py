@@ -128,7 +128,7 @@ class Attempt:
         if not self._told:
             self.engine.breaker.undecided(probe=self._probe)
         self.engine.in_flight -= 1
-        if self.engine.in_flight == 0 and self.engine.url not in self._plane.known:
+        if self.engine.in_flight == 0 and self.engine.url not in self._plane.replicas:
             self._plane.forget_unused()
         return AttemptRecord(replica_id=str(self.choice.replica.entry.id), status=self.status, error=self.error, duration_s=now_s - self.started_s)
 

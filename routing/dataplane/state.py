@@ -27,7 +27,7 @@ from routing.core.residency import HistoryIndex
 from routing.dataplane.config import Config
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.telemetry import Telemetry
-from routing.dataplane.view import EMPTY, EndpointView, PlaneView
+from routing.dataplane.view import EMPTY, EndpointView, PlaneView, ReplicaView
 
 SCRAPE_FADE_S = 5.0
 SCRAPE_TOO_OLD_S = 15.0
@@ -132,7 +132,8 @@ class Plane:
     in_flight: int = 0
     draining: bool = False
     cutting: bool = False  # the drain deadline has passed
-    known: frozenset[str] = frozenset()  # URLs of the engines in the view
+    replicas: Mapping[str, ReplicaView] = field(default_factory=dict)  # the engines in the view, by URL
+    used_by: Mapping[str, frozenset[UUID]] = field(default_factory=dict)  # ids of the endpoints that reach an engine, by URL
     tasks: set[asyncio.Task[object]] = field(default_factory=set)  # requests in flight, to be cut at the drain deadline
 
     def engine(self, url: str) -> Engine:
@@ -150,8 +151,8 @@ class Plane:
         """Put a new configuration in force and forget what no tenant names any more. Requests under way keep the view they began with."""
         self.view = view
         self.feed.loaded = True
-        self.known = frozenset(view.replicas())
-        for url in self.known:
+        self.replicas, self.used_by = view.reach()
+        for url in self.replicas:
             self.engine(url)
         live = {endpoint.entry.id for tenant in view.tenants.values() for endpoint in tenant.endpoints.values()}
         for endpoint_id in [one for one in self.endpoints if one not in live]:
@@ -160,7 +161,7 @@ class Plane:
 
     def forget_unused(self) -> None:
         """Drop engines that are in no snapshot and have no request left."""
-        for url in [url for url, engine in self.engines.items() if url not in self.known and engine.in_flight == 0]:
+        for url in [url for url, engine in self.engines.items() if url not in self.replicas and engine.in_flight == 0]:
             del self.engines[url]
             self.index.forget(url)
 
@@ -177,12 +178,8 @@ class Plane:
         """Bound the index of an engine by its cache: KV tokens, at the bytes per token of the endpoints that use it, in history blocks."""
         if engine.capacity_tokens is None:
             return
-        ratios = [
-            state.ratio.bytes_per_token
-            for tenant in self.view.tenants.values()
-            for endpoint in tenant.endpoints.values()
-            if any(replica.url == engine.url for replica in endpoint.replicas) and (state := self.endpoints.get(endpoint.entry.id)) is not None
-        ]
+        states = [self.endpoints.get(endpoint_id) for endpoint_id in self.used_by.get(engine.url, ())]
+        ratios = [state.ratio.bytes_per_token for state in states if state is not None]
         bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
         self.index.set_capacity(engine.url, min(prefix.MAX_BLOCKS * 64, int(engine.capacity_tokens * bytes_per_token / prefix.BLOCK_BYTES)))
 

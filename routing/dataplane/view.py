@@ -116,15 +116,16 @@ class PlaneView:
             del keys[digest]
         return PlaneView(tenants=tenants, keys=keys)
 
-    def replicas(self) -> dict[str, ReplicaView]:
-        """Every physical engine that a tenant in service can reach, by URL."""
-        return {
-            replica.url: replica
-            for tenant in self.tenants.values()
-            if not tenant.snapshot.deleted
-            for endpoint in tenant.endpoints.values()
-            for replica in endpoint.replicas
-        }
+    def reach(self) -> tuple[dict[str, ReplicaView], dict[str, frozenset[UUID]]]:
+        """Every physical engine that a tenant in service can reach, by URL, and the ids of the endpoints that reach it."""
+        replicas: dict[str, ReplicaView] = {}
+        used_by: dict[str, set[UUID]] = {}
+        for tenant in self.tenants.values():
+            for endpoint in () if tenant.snapshot.deleted else tenant.endpoints.values():
+                for replica in endpoint.replicas:
+                    replicas[replica.url] = replica
+                    used_by.setdefault(replica.url, set()).add(endpoint.entry.id)
+        return replicas, {url: frozenset(ids) for url, ids in used_by.items()}
 
 
 EMPTY = PlaneView(tenants={}, keys={})

@@ -42,7 +42,7 @@ class LoadFeed:
 
     def adjust(self) -> None:
         """One watcher for each engine that is known now."""
-        known = self._plane.known
+        known = self._plane.replicas
         for url in [url for url, task in self._tasks.items() if url not in known or task.done()]:
             self._tasks.pop(url).cancel()
         for url in known:
@@ -51,7 +51,7 @@ class LoadFeed:
 
     async def _watch(self, url: str) -> None:
         while True:
-            replica = self._plane.view.replicas().get(url)
+            replica = self._plane.replicas.get(url)
             if replica is None:
                 return
             await check(self._plane, replica)

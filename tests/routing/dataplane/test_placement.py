@@ -112,7 +112,7 @@ def _metrics(running: int, waiting: int, *, started: float = 1000.0, blocks: int
 
 async def _check(rig: Rig) -> None:
     plane = rig.router.plane
-    for replica in plane.view.replicas().values():
+    for replica in plane.replicas.values():
         await load.check(plane, replica)
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from routing.dataplane import __main__ as command
@@ -175,3 +176,25 @@ async def test_a_port_that_is_taken_is_a_clear_message(tmp_path: Path) -> None:
         _, err = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 1
     assert b"router: cannot listen: Address already in use" in err
+
+
+@pytest.mark.parametrize("half_close", [False, True])
+async def test_a_client_that_leaves_aborts_the_engine_in_the_real_process_too(tmp_path: Path, half_close: bool) -> None:
+    a, b = FakeReplica("A"), FakeReplica("B")
+    async with _process(tmp_path, a, b) as (_, url):
+        a.script = b.script = Script(hold=asyncio.Event())
+        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        body = msgspec.json.encode(STREAM)
+        writer.write(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {KEY_A}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
+        writer.write(body)
+        await until(lambda: len(a.requests) + len(b.requests) == 1)
+        if half_close:
+            writer.write_eof()
+        else:
+            writer.close()
+        (received,) = [*a.requests, *b.requests]
+        async with asyncio.timeout(1):
+            await received.closed.wait()
+        writer.close()

@@ -111,7 +111,7 @@ async def test_what_a_name_means_is_checked_when_connecting(make_rig: MakeRig) -
     assert plane.health_summary(0.0)["http://reb.example:8000"] == "blocked: address not allowed"
     engine = plane.engines["http://reb.example:8000"]
     engine.health = "unknown"
-    await load.check(plane, plane.view.replicas()["http://reb.example:8000"])
+    await load.check(plane, plane.replicas["http://reb.example:8000"])
     assert plane.health_summary(0.0)["http://reb.example:8000"] == "blocked: address not allowed"
     assert (await rig.chat()).status == 503
     assert rig.records()[-1].candidates[0].refusal == "address_not_allowed"
