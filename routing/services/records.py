@@ -232,27 +232,22 @@ def _clean(value: Any) -> Any:
 
 
 def _insert(rows: list[DecisionRow]) -> int:
-    """Insert ``rows`` in one statement; where that is refused, one by one, so that one bad row costs only itself. Returns how many were refused."""
+    """Insert ``rows`` in one statement; where that is refused, one by one, so that one bad row costs only itself. Returns how many were refused.
+
+    Each transaction ends here: a tenant that is gone shows at the commit, where the deferred foreign key is checked.
+    """
     if not rows:
         return 0
     try:
         with transaction.atomic():
             DecisionRow.objects.bulk_create(rows, ignore_conflicts=True)
-            _check_references()
     except (IntegrityError, DataError):
         refused = 0
         for row in rows:
             try:
                 with transaction.atomic():
                     DecisionRow.objects.bulk_create([row], ignore_conflicts=True)
-                    _check_references()
             except (IntegrityError, DataError):
                 refused += 1
         return refused
     return 0
-
-
-def _check_references() -> None:
-    """Check foreign keys here and not at commit: a tenant that is gone must be this batch's error, where it can be handled."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

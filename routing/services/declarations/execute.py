@@ -17,9 +17,11 @@ from routing.services.declarations.plan import Step
 from routing.services.declarations.problems import DeclarationError, Problem
 from tenants import queries as tenant_queries
 from tenants.actor import Actor
+from tenants.core import api_key
 from tenants.core.api_key import Kind
 from tenants.core.errors import Invalid, NotFound, Refusal
 from tenants.core.roles import Role
+from tenants.models import ApiKey
 from tenants.scoping import tenant_scope
 from tenants.services import api_keys, members, provisioning, scopes
 
@@ -141,6 +143,8 @@ class Executor:
         wanted: doc.Key = step.wanted
         if wanted.secret.value is None:
             raise Invalid("There is no stored secret that could be kept here: give env:NAME or file:PATH.", field="secret")
+        if ApiKey.objects.filter(tenant_id=tenant_id, digest=api_key.digest(wanted.secret.value), revoked_at__isnull=False).exists():
+            raise Invalid("This secret was revoked and stays so: give the key another one.", field="secret")
         api_keys.declare_inference(
             tenant_id=tenant_id,
             actor=self.actor,

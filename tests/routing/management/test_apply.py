@@ -9,12 +9,16 @@ from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from routing.models import Endpoint, Pool, Replica
-from tenants.core.api_key import digest
+from tenants.actor import system
+from tenants.core.api_key import Kind, digest
+from tenants.core.roles import Role
 from tenants.models import ApiKey, Tenant
 from tenants.queries import all_tenants, tenant_id_of
 from tenants.scoping import tenant_scope
+from tenants.services import api_keys
 
 pytestmark = pytest.mark.django_db
 
@@ -171,6 +175,20 @@ def test_a_key_follows_its_secret(write: Write, monkeypatch: pytest.MonkeyPatch,
     assert run(write(TINY)).splitlines()[:2] == ["~ acme: key app", "    secret: changed"]
     (tmp_path / "key.txt").write_text("sk-sr-another-0123456789-0123456789\n")
     assert run(write(TINY.replace("env:ACME_KEY", "file:key.txt"))) == "no changes\n"
+
+
+def test_a_revoked_key_does_not_come_back(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that still names its secret must not undo a revocation; another secret makes a new key of the same name."""
+    run(write(TINY))
+    owner = tenant_id("acme")
+    with tenant_scope(owner):
+        key = ApiKey.objects.get(name="app")
+        api_keys.revoke(
+            tenant_id=owner, actor=system("test"), kind=Kind.INFERENCE, key_id=key.id, ceiling=Role.OWNER, now=timezone.now()
+        )
+    assert refused(write(TINY)) == ["declared.yaml:4: tenants[0].keys[0].secret: This secret was revoked and stays so: give the key another one."]
+    monkeypatch.setenv("ACME_KEY", "sk-sr-another-0123456789-0123456789")
+    assert "+ acme: key app" in run(write(TINY))
 
 
 def test_a_credential_is_sealed_once(write: Write) -> None:
