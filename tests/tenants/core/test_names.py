@@ -37,9 +37,15 @@ def test_text_that_is_not_composed_is_refused_and_its_composed_form_is_not(text:
     assert not _refused(names.label, text)
 
 
-@given(st.text(max_size=10), st.characters(categories=["Cc", "Cf", "Cs", "Co", "Zl", "Zp"]), st.text(max_size=10))
-def test_invisible_characters_are_refused_anywhere(before: str, invisible: str, after: str) -> None:
+@pytest.mark.parametrize(
+    "invisible",
+    ["\0", "\n", "\x7f", "\u200b", "\u202e", "\ufeff", "\u2028", "\u2029", "\ud800", "\ue000", "\u0378"],
+    ids=["nul", "newline", "delete", "zero width", "right to left", "byte order", "line", "paragraph", "surrogate", "private", "unassigned"],
+)
+@given(before=st.text("ab", max_size=3), after=st.text("ab", max_size=3))
+def test_what_does_not_show_or_has_no_meaning_is_refused_anywhere(before: str, invisible: str, after: str) -> None:
     assert _refused(names.label, f"x{before}{invisible}{after}x")
+    assert _refused(names.model_name, f"x{before}{invisible}{after}x")
 
 
 @given(st.text("abc", min_size=1, max_size=5), st.sampled_from([" ", "\u00a0", "\u2003"]))
