@@ -22,7 +22,7 @@ SCHEME = "Probe"  # Authorization: Probe <token>
 PURPOSE = b"saltroute/probe/v1\0"
 MAX_LIFE_S = 60.0
 MAX_TOKEN_CHARACTERS = 2048
-MAX_SALT_SUFFIX_CHARACTERS = 81  # 128, the most an engine takes, less the 47 of a salt
+MAX_ADDED_SALT_CHARACTERS = 81  # 128, the most an engine takes, less the 47 of a salt
 Letter = Literal["A", "B"]
 
 
@@ -37,8 +37,8 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the probe is.
 
     ``adapter`` is the served name that the engine gets in place of the endpoint's own. It does *not* enter the identity: base model and adapter
-    are sent under one salt, since the engine's own key is what is tried. ``salt_suffix`` is appended to the derived salt as it is sent to the
-    engine, and changes nothing else.
+    are sent under one salt, since the engine's own key is what is tried. What the engine gets as salt is ``salt_prefix + salt + salt_suffix``;
+    they change nothing else. They let an audit meet engines that join texts, or that read only a part of the salt.
     """
 
     tenant: UUID
@@ -49,7 +49,12 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exp: float  # unix s
     nonce: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     adapter: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
-    salt_suffix: Annotated[str, msgspec.Meta(max_length=MAX_SALT_SUFFIX_CHARACTERS)] = ""
+    salt_prefix: Annotated[str, msgspec.Meta(max_length=MAX_ADDED_SALT_CHARACTERS)] = ""
+    salt_suffix: Annotated[str, msgspec.Meta(max_length=MAX_ADDED_SALT_CHARACTERS)] = ""
+
+    def engine_salt(self, salt: str) -> str:
+        """What to send in place of the derived ``salt``."""
+        return f"{self.salt_prefix}{salt}{self.salt_suffix}"
 
 
 _decoder = msgspec.json.Decoder(Claims)
@@ -82,7 +87,8 @@ def verify(token: str, publish_public_key: bytes, *, now_s: float) -> Claims:
         claims = _decoder.decode(payload)
     except (InvalidSignature, ValueError, binascii.Error, msgspec.MsgspecError):
         raise ProbeError from None
-    if not dot or not now_s < claims.exp <= now_s + MAX_LIFE_S:
+    added_characters = len(claims.salt_prefix) + len(claims.salt_suffix)
+    if not dot or not now_s < claims.exp <= now_s + MAX_LIFE_S or added_characters > MAX_ADDED_SALT_CHARACTERS:
         raise ProbeError
     return claims
 

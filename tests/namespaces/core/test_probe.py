@@ -90,6 +90,7 @@ class Wrong:
 BEYOND: list[dict[str, Any]] = [
     {"scope": "C"},
     {"salt_suffix": "x" * 82},
+    {"salt_prefix": "x" * 41, "salt_suffix": "x" * 41},
     {"adapter": ""},
     {"nonce": ""},
     {"salt": "x"},
@@ -103,6 +104,11 @@ def test_claims_beyond_the_bounds(values: dict[str, Any]) -> None:
     """An unknown claim is refused too: an older router must not pass over a condition that it does not know."""
     with pytest.raises(ProbeError):
         probe.verify(Wrong(values).token(), PUBLIC, now_s=NOW_S)
+
+
+def test_what_is_added_to_a_salt_stays_around_it() -> None:
+    assert claims(salt_prefix="ada", salt_suffix="-1").engine_salt("sr1-x") == "adasr1-x-1"
+    assert claims().engine_salt("sr1-x") == "sr1-x"
 
 
 def test_synthetic_scopes_differ_by_run_and_letter() -> None:
