@@ -25,6 +25,7 @@ from deploy.local.process import Child, LaunchError, run_to_end, wait_until
 DECLARATION = REPOSITORY / "deploy" / "demo" / "demo.yaml"
 LOGIN_EMAIL = "admin@saltroute.localhost"
 APPLY_S = 120.0
+REVOKED = "This secret was revoked"  # how apply refuses a key that was revoked; see routing.services.declarations
 ANSWER_S = 60.0
 DECLARED = FleetPorts(count=100, http=9001, kv_events=9101, replay=9201)  # the ports that the declaration writes
 
@@ -86,11 +87,25 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
 
 def _declare(plan: Plan, *, stopped: Callable[[], bool]) -> Sample:
     declared = with_ports(yaml.safe_load(DECLARATION.read_text()), plan.fleet)
-    keys = {name: remembered(plan.held.file(f"demo_{name}"), lambda: "sk-sr-" + secrets.token_urlsafe(32)) for name in referenced(declared)}
     file = plan.home.root / "demo.yaml"
     header = "# Written by make up from deploy/demo/demo.yaml with this run's ports; what is changed here is overwritten.\n"
     file.write_text(header + yaml.safe_dump(declared, sort_keys=False))
-    run_to_end(plan.manage("apply", "apply", "-f", str(file), extra=keys), deadline_s=APPLY_S, stopped=stopped)
+    secret_files = {name: plan.held.file(f"demo_{name}") for name in referenced(declared)}
+
+    def apply() -> dict[str, str]:
+        keys = {name: remembered(path, lambda: "sk-sr-" + secrets.token_urlsafe(32)) for name, path in secret_files.items()}
+        run_to_end(plan.manage("apply", "apply", "-f", str(file), extra=keys), deadline_s=APPLY_S, stopped=stopped)
+        return keys
+
+    try:
+        keys = apply()
+    except LaunchError as error:
+        if REVOKED not in str(error):
+            raise
+        # Somebody tried revocation on the demo's keys: they stay revoked, the demo gets new ones.
+        for path in secret_files.values():
+            path.unlink(missing_ok=True)
+        keys = apply()
     return first_sample(declared, keys)
 
 
