@@ -45,7 +45,8 @@ class Probe:
     stream: bool = False
     hostile: str | None = None  # raw members added to the body, as a client would try
     adapter: str | None = None  # served model to name in place of the base
-    salt_suffix: str = ""  # text appended to the synthetic scope's salt, to meet an engine that joins texts
+    salt_prefix: str = ""  # text put before the synthetic scope's salt, to meet an engine that joins texts or reads only a part
+    salt_suffix: str = ""  # text put after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of one case; ``evidence`` holds numbers only, never content."""
+    """The judgement of one case; ``evidence`` holds numbers only, never content.
+
+    ``odd`` marks what no honest engine shows, although it proves nothing yet: it raises suspicion, where a mere lack of answers does not.
+    """
 
     outcome: Outcome
     reason: str
     negative_probes: int = 0
+    odd: bool = False
     evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
@@ -97,8 +102,8 @@ class Case:
 def judge(probes: Sequence[Probe], seen: Mapping[str, Seen], *, block_tokens: int) -> Verdict:
     """Judge one run of a plan on an engine that reports cached tokens.
 
-    Any hit in a negative probe is a FAIL, whatever the controls say: sharing was seen. Less than one block is allowed, since templates
-    put the same few tokens before every nonce.
+    Any hit in a negative probe is a FAIL, whatever the controls say: sharing was seen. Less than ``block_tokens`` is allowed: one block, and what
+    the template puts before every nonce (measured in one scope, since a namespace may well share its own template).
     """
     negatives = [probe for probe in probes if probe.expect in (Expect.APART, Expect.REFUSED_OR_APART)]
     evidence: dict[str, float | int | str | None] = {}
@@ -108,12 +113,14 @@ def judge(probes: Sequence[Probe], seen: Mapping[str, Seen], *, block_tokens: in
     for probe in negatives:
         got = seen.get(probe.label)
         if got is not None and got.status == 200 and (got.cached_tokens or 0) >= block_tokens:
-            return Verdict(Outcome.FAIL, f"{probe.label}: {got.cached_tokens} tokens came from another namespace", len(negatives), evidence)
+            return Verdict(Outcome.FAIL, f"{probe.label}: {got.cached_tokens} tokens came from another namespace", len(negatives), evidence=evidence)
     for probe in probes:
-        reason = _why_inconclusive(probe, seen.get(probe.label), block_tokens)
+        got = seen.get(probe.label)
+        reason = _why_inconclusive(probe, got, block_tokens)
         if reason is not None:
-            return Verdict(Outcome.INCONCLUSIVE, f"{probe.label}: {reason}", 0, evidence)
-    return Verdict(Outcome.PASS, "controls hit, nothing was shared", len(negatives), evidence)
+            odd = got is not None and got.status == 200 and probe.expect is Expect.FRESH and got.cached_tokens is not None
+            return Verdict(Outcome.INCONCLUSIVE, f"{probe.label}: {reason}", 0, odd, evidence)
+    return Verdict(Outcome.PASS, "controls hit, nothing was shared", len(negatives), evidence=evidence)
 
 
 def _why_inconclusive(probe: Probe, got: Seen | None, block_tokens: int) -> str | None:

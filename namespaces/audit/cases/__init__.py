@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from namespaces.audit.case import Case
-from namespaces.audit.cases import adapters, client_salts, joined_texts, listed, routes, two_salts
+from namespaces.audit.cases import adapters, client_salts, joined_texts, listed, part_of_salt, routes, two_salts
 
 CASES: tuple[Case, ...] = (
     two_salts.CASE,
+    part_of_salt.CASE,
     routes.CASE,
     client_salts.CASE,
     adapters.CASE,

@@ -73,3 +73,36 @@ def test_sharing_is_never_a_pass(case: Case, data: st.DataObject) -> None:
     leak = data.draw(st.sampled_from(negatives))
     seen[leak.label] = Seen(leak.label, 200, data.draw(st.integers(BLOCK_TOKENS, 10_000)))
     assert judge(probes, seen, block_tokens=BLOCK_TOKENS).outcome is Outcome.FAIL
+
+
+def test_a_stale_nonce_is_odd_and_silence_is_not() -> None:
+    """What an honest engine never shows raises suspicion; a missing answer or control does not."""
+    probes = tuple(CASES[0].plan(FACTS) or ())
+    clean = _clean(probes)
+    fresh, control = probes[0].label, probes[1].label
+    assert judge(probes, {**clean, fresh: Seen(fresh, 200, 500)}, block_tokens=BLOCK_TOKENS).odd
+    assert not judge(probes, {**clean, fresh: Seen(fresh, 503)}, block_tokens=BLOCK_TOKENS).odd
+    assert not judge(probes, {**clean, control: Seen(control, 200, 0)}, block_tokens=BLOCK_TOKENS).odd
+
+
+@pytest.mark.parametrize("kept", range(1, 48))
+def test_a_cut_salt_meets_itself_in_the_plan(kept: int) -> None:
+    """Whatever an engine keeps of a salt's 47 characters, from the left or the right, some negative probe and its control look alike to it."""
+    plan = next(case for case in CASES if case.name == "part_of_salt").plan(FACTS) or ()
+    salts = {"A": "sr1-" + "a" * 43, "B": "sr1-" + "b" * 43}
+
+    def meets(cut: slice) -> bool:
+        def seen(probe: Probe) -> str:
+            return (probe.salt_prefix + salts[probe.scope] + probe.salt_suffix)[cut]
+
+        return any(
+            seen(negative) == seen(control)
+            for negative in plan
+            if negative.expect is Expect.APART
+            for control in plan
+            if control.expect is Expect.HIT and control.prompt == negative.prompt
+        )
+
+    assert meets(slice(0, kept))
+    assert meets(slice(-kept, None))
+    assert not meets(slice(None))
