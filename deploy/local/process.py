@@ -262,7 +262,7 @@ def clear_leftovers(path: Path) -> list[str]:
             if waited_s > leftover.stop_s + 10:
                 raise LaunchError(f"{leftover.name} (pid {leftover.pid}), left over from an earlier run, cannot be stopped")
             if waited_s > leftover.stop_s:
-                _send(leftover.pid, signal.SIGKILL)
+                _send(-leftover.pid, signal.SIGKILL)  # its whole session; the leader lives, so the group is still its own
         time.sleep(POLL_S)
     path.unlink(missing_ok=True)
     return sorted(leftover.name for leftover in found)

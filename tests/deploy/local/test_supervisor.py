@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -12,19 +13,22 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from deploy.local.options import REPOSITORY
 from deploy.local.places import FIRST_EPHEMERAL_PORT, Home, free_run
-from deploy.local.process import POLL_S, started_at
+from deploy.local.process import POLL_S, clear_leftovers, started_at
 
 PATIENCE_S = 60
 _NUMBERS = itertools.count()
 
 
 class Run:
-    """One supervisor process and what it printed."""
+    """One supervisor process and what it printed. Whatever a failed test leaves running is stopped by the fixture below."""
+
+    started: ClassVar[list[Run]] = []
 
     def __init__(self, home: Home, module: str = "tests.deploy.local.rig", **extra: str) -> None:
         first = free_run(20000 + os.getpid() % 10000, 3)
@@ -35,6 +39,7 @@ class Run:
         with self.output.open("ab") as stream:
             argv = [sys.executable, "-m", module, *(["up"] if module == "deploy.local" else [])]
             self.process = subprocess.Popen(argv, cwd=REPOSITORY, env=self.env, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        self.started.append(self)
 
     def text(self) -> str:
         return self.output.read_text()
@@ -60,13 +65,18 @@ class Run:
 
 
 @pytest.fixture
-def output(home: Home) -> Iterator[None]:
+def tidy(home: Home) -> Iterator[None]:
     yield
+    while Run.started:
+        run = Run.started.pop()
+        if run.process.poll() is None:
+            run.end(signal.SIGTERM)
+    clear_leftovers(home.run / "children.json")
     for path in home.root.parent.glob(f"{home.root.name}.out*"):
         path.unlink()
 
 
-pytestmark = pytest.mark.usefixtures("output")
+pytestmark = pytest.mark.usefixtures("tidy")
 
 
 def _until_gone(pids: list[int]) -> None:
@@ -130,7 +140,9 @@ def test_a_child_killed_later_is_named_with_its_signal(home: Home) -> None:
 def test_killing_the_supervisor_takes_its_children_along_and_the_next_start_works(home: Home) -> None:
     run = Run(home)
     pids = run.pids()
+    stubborn = json.loads((home.run / "children.json").read_text())["stubborn"][0]
     run.end(signal.SIGKILL)
+    _until_gone([pid for pid in pids if pid != stubborn])
     again = Run(home)
     again.wait_for("Up after")
     _until_gone(pids)
