@@ -27,6 +27,7 @@ IsolationMode = Literal["audited", "declared", "dedicated"]
 ReplicaState = Literal["active", "draining", "paused"]
 EngineFamily = Literal["vllm", "sglang", "trtllm", "llamacpp"]
 SharingLevel = Literal["tenant", "scope", "key", "none"]
+IsolationState = Literal["unverified", "isolated", "suspect", "quarantined"]
 
 
 class SnapshotError(Exception):
@@ -76,6 +77,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True):
     credential: bytes | None = None  # sealed with keyring.credential_info(owner_tenant_id, id)
     kv_events: KvEvents | None = None
     dedicated_namespace: str | None = None  # public namespace id it serves, where isolation asks for one
+    isolation: IsolationState = "unverified"  # what audits have found of the physical engine
     role: Literal["both", "prefill", "decode"] = "both"
 
 
