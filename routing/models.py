@@ -6,6 +6,7 @@ from typing import get_args
 
 from django.db import models
 
+from namespaces.audit.states import State
 from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaState, SharingLevel
 from tenants.models import TenantRow
 
@@ -123,6 +124,19 @@ class Replica(TenantRow):
     credential_tag = models.BinaryField(max_length=16, null=True, blank=True)  # keyed digest of it: tells "the same again", see services.replicas
     kv_events = models.JSONField(null=True, blank=True)  # {endpoint, replay, topic}
     dedicated_namespace = models.CharField(max_length=64, null=True, blank=True)
+    # Isolation belongs to the physical engine: all rows of one address change together, see services.isolation.
+    isolation_state = models.CharField(max_length=16, choices=[(state.value, state.value) for state in State], default="unverified")
+    isolation_since = models.DateTimeField(null=True, blank=True)
+    isolation_reason = models.CharField(max_length=300, blank=True, default="")
+    isolation_verified_at = models.DateTimeField(null=True, blank=True)  # the last clean audit
+    isolation_repaired_at = models.DateTimeField(null=True, blank=True)  # since it was quarantined
+    isolation_clean_at = models.DateTimeField(null=True, blank=True)  # the first clean audit after the repair
+    build = models.CharField(max_length=64, blank=True, default="")  # digest of what the engine says of itself, as last seen by a router
+    engine_started_at = models.FloatField(null=True, blank=True)  # unix s; another value is another generation of the cache
+    audit_at = models.DateTimeField(null=True, blank=True)  # when the last audit began
+    audit_busy_until = models.DateTimeField(null=True, blank=True)  # one audit at a time; the bound outlives a dead worker
+    audit_day = models.DateField(null=True, blank=True)  # UTC
+    audit_tokens = models.BigIntegerField(default=0)  # spent on that day
 
     class Meta(TenantRow.Meta):
         constraints = [
@@ -200,7 +214,7 @@ class Endpoint(TenantRow):
 
 
 class DecisionRow(TenantRow):
-    """A stored decision record; written by ingest alone. ``record`` is routing.core.record.DecisionRecord as JSON, columns are what lists filter by."""
+    """A stored decision record; written by ingest alone. ``record`` is routing.core.record.DecisionRecord as JSON, columns are for filters."""
 
     started_at = models.DateTimeField()
     endpoint_id = models.UUIDField(null=True, blank=True)
@@ -226,3 +240,46 @@ class DecisionRow(TenantRow):
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class AuditRun(TenantRow):
+    """One isolation audit of one replica through one endpoint of the tenant, from its order to its signed evidence.
+
+    Ids and names are kept as they were and refer to nothing: evidence outlives what it is about, and a granted pool's replica is the platform's row.
+    """
+
+    state = models.CharField(max_length=16, choices=[(one, one) for one in ("queued", "running", "finished", "refused")], default="queued")
+    trigger = models.CharField(max_length=16)  # demand, first, build, epoch, daily, alarm, retry
+    requested_by = models.CharField(max_length=254, blank=True, default="")
+    sizes = models.JSONField(default=dict)  # sample sizes, where they differ from the usual
+    endpoint_id = models.UUIDField()
+    endpoint_name = models.CharField(max_length=200)
+    pool_id = models.UUIDField()
+    pool_name = models.CharField(max_length=100)
+    pool_owner_id = models.UUIDField()
+    replica_id = models.UUIDField()
+    replica_name = models.CharField(max_length=100, blank=True, default="")  # empty where the pool is the platform's
+    epochs = models.CharField(max_length=40, blank=True, default="")  # the tenant's and the endpoint's, when it ran
+    build = models.CharField(max_length=64, blank=True, default="")
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=16, blank=True, default="")
+    reason = models.CharField(max_length=300, blank=True, default="")
+    probes = models.IntegerField(default=0)
+    negative_probes = models.IntegerField(default=0)
+    failure_bound_ppm = models.IntegerField(null=True, blank=True)  # upper 95 % bound of the failure rate, parts per million
+    tokens_spent = models.BigIntegerField(default=0)  # prompt tokens that the engine had to compute
+    cases = models.JSONField(default=list)
+    evidence = models.JSONField(null=True, blank=True)
+    signature = models.BinaryField(max_length=64, null=True, blank=True)
+    evidence_key = models.BinaryField(max_length=32, null=True, blank=True)  # public
+
+    class Meta(TenantRow.Meta):
+        constraints = [*TenantRow.Meta.constraints]
+        indexes = [
+            models.Index(fields=["tenant", "-created_at"], name="audit_run_by_time"),
+            models.Index(fields=["tenant", "replica_id", "-created_at"], name="audit_run_by_replica"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trigger} {self.outcome or self.state}"

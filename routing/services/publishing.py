@@ -93,10 +93,11 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
     replicas: dict[UUID, list[wire.ReplicaEntry]] = {}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated_namespace FROM saltroute_granted_replicas(%s)",
+            "SELECT pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated_namespace, isolation"
+            " FROM saltroute_granted_replicas(%s)",
             [tenant_id],
         )
-        for pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated in cursor.fetchall():
+        for pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated, isolation in cursor.fetchall():
             entry = wire.ReplicaEntry(
                 id=replica_id,
                 name=name,
@@ -106,6 +107,7 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
                 credential=bytes(credential) if credential is not None else None,
                 kv_events=_kv_events(kv_events),
                 dedicated_namespace=dedicated,
+                isolation=isolation,
             )
             replicas.setdefault(pool_id, []).append(entry)
         cursor.execute("SELECT pool_id, owner_tenant_id, name, isolation FROM saltroute_granted_pools(%s) ORDER BY name, pool_id", [tenant_id])
