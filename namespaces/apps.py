@@ -10,8 +10,10 @@ class NamespacesConfig(AppConfig):
     label = "namespaces"
 
     def ready(self) -> None:
-        """Ask for a key whenever a tenant is created, in whichever process that happens."""
-        from namespaces.tasks import wake
-        from tenants.services.provisioning import subscribe
+        """Wake the ``keys`` worker for a new tenant and for an operation that was asked for, in whichever process that happens."""
+        from namespaces import tasks
+        from namespaces.services import operations
+        from tenants.services import provisioning
 
-        subscribe(wake)
+        provisioning.subscribe(tasks.wake)
+        operations.subscribe(tasks.wake_for_operation)

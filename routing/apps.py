@@ -10,8 +10,12 @@ class RoutingConfig(AppConfig):
     label = "routing"
 
     def ready(self) -> None:
-        """Publish on commit whatever tenants.changes records, in every process that changes something."""
+        """Publish on commit whatever tenants.changes records, in every process that changes something; take part in rotations of the root key."""
+        from namespaces.services import rotation, sealed
+        from routing.services.credentials import ReplicaCredentials, routers_ready
         from routing.services.publishing import publish_on_commit
         from tenants.changes import subscribe
 
         subscribe(publish_on_commit)
+        sealed.register(ReplicaCredentials())
+        rotation.require(routers_ready)

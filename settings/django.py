@@ -181,6 +181,8 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULE = {
     "publish-sweep": {"task": "routing.sweep_publications", "schedule": 5.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
+    "keys-operations": {"task": "namespaces.keys_operations", "schedule": 5.0},
+    "keys-destroy": {"task": "namespaces.keys_destroy_expired", "schedule": 3600.0},
 }
 CELERY_BEAT_SCHEDULE_FILENAME = env.text("CELERY_BEAT_SCHEDULE_FILE", "/tmp/saltroute-beat")  # noqa: S108 - a schedule, no secret; the launcher sets its own path
 
@@ -188,7 +190,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = env.text("CELERY_BEAT_SCHEDULE_FILE", "/tmp/salt
 ALLOWED_RANGES = env.words("SALTROUTE_ALLOWED_RANGES")
 SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
 PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")
-ROOT_KEY = env.optional_secret_file("SALTROUTE_ROOT_KEY_FILE")  # set for the `keys` worker alone
+ROOT = env.root_references()  # where root keys lie, current first; set for the `keys` worker alone. Opened at first use: namespaces.roots.held
 RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for ingest alone
 # Where applications reach the router: shown in the console's snippets, used for nothing else.
 ROUTER_PUBLIC_URL = env.text("SALTROUTE_ROUTER_URL", f"http://127.0.0.1:{env.integer('ROUTER_PORT', 8080)}")

@@ -109,6 +109,16 @@ def optional_secret_file(name: str, *, env: Mapping[str, str] = os.environ) -> b
     return secret_file(name, env=env) if env.get(name) else None
 
 
+def root_references(*, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Where this process is told to find root keys, the current one first; empty where it may hold none.
+
+    ``SALTROUTE_ROOT`` (``file:PATH``, ``env:NAME``, ``awskms:PATH?key=ARN``, separated by commas), else the one file of ``SALTROUTE_ROOT_KEY_FILE``.
+    Nothing is opened here.
+    """
+    path = env.get("SALTROUTE_ROOT_KEY_FILE", "")
+    return words("SALTROUTE_ROOT", env=env) or ((f"file:{path}",) if path else ())
+
+
 def password_in(url: str, name: str, *, env: Mapping[str, str] = os.environ) -> str:
     """Put the password from the file named by ``name`` into ``url`` at ``{password}``; a URL without it is returned as it is."""
     if "{password}" not in url:

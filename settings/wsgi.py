@@ -13,5 +13,7 @@ from settings.env import EnvError
 
 if not settings.SECRET_KEY_IS_SET:
     raise EnvError("SALTROUTE_SECRET_KEY_FILE is not set: sessions could be forged")
+if settings.ROOT:
+    raise EnvError("SALTROUTE_ROOT or SALTROUTE_ROOT_KEY_FILE is set: the web holds no root key, only routers and the worker of the queue 'keys' do")
 
 application = get_wsgi_application()

@@ -10,7 +10,10 @@ Nothing here reads a file or a clock. Nonces are arguments, except inside HPKE, 
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
 from uuid import UUID
 
 import cbor2
@@ -25,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 KEY_BYTES = 32
 NONCE_BYTES = 12
 _HPKE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+T = TypeVar("T")
 
 
 class KeyringError(Exception):
@@ -116,3 +120,88 @@ def open_state(root: bytes, locked: bytes) -> bytes:
 def publish_public_key(seed: bytes) -> bytes:
     """The Ed25519 public key (32 bytes) by which routers know the publisher."""
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+
+
+def root_id(seal_public: bytes) -> str:
+    """The name of a root key (16 hexadecimal digits), from its public half: what may be shown, logged and compared."""
+    return hashlib.sha256(b"saltroute/v1 root id" + seal_public).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The root keys that a process accepts. The first is current: everything new is made under it, the others only open.
+
+    Not printable and not picklable; what may be shown of it are the ids.
+
+    Raises:
+        KeyringError: none given, or one is not 32 bytes.
+    """
+
+    secrets: tuple[bytes, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.secrets or any(len(secret) != KEY_BYTES for secret in self.secrets):
+            raise KeyringError("a root key must be exactly 32 bytes")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("root keys do not leave their process")
+
+    @property
+    def current(self) -> bytes:
+        """The root key under which new values are made."""
+        return self.secrets[0]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Their names, current first."""
+        return tuple(root_id(seal_public_key(secret)) for secret in self.secrets)
+
+    def unwrap(self, tenant_id: UUID, version: int, wrapped: bytes) -> TenantKey:
+        """Open a tenant key under whichever root wrapped it.
+
+        Raises:
+            KeyringError: none of them did.
+        """
+        return self._first(lambda root: unwrap_tenant_key(root, tenant_id, version, wrapped))[0]
+
+    def unseal(self, sealed: bytes, *, info: bytes) -> bytes:
+        """Open a sealed value under whichever root it was sealed to.
+
+        Raises:
+            KeyringError: none of them.
+        """
+        return self._first(lambda root: unseal(root, sealed, info=info))[0]
+
+    def open_state(self, locked: bytes) -> bytes:
+        """Open a router's state.
+
+        Raises:
+            KeyringError: none of them locked it.
+        """
+        return self._first(lambda root: open_state(root, locked))[0]
+
+    def rewrap(self, tenant_id: UUID, version: int, wrapped: bytes, nonce: bytes) -> bytes | None:
+        """The same tenant key wrapped under the current root; None if it is already.
+
+        Raises:
+            KeyringError: it opens under none of the roots.
+        """
+        key, place = self._first(lambda root: unwrap_tenant_key(root, tenant_id, version, wrapped))
+        return None if place == 0 else wrap_tenant_key(self.current, key, nonce)
+
+    def reseal(self, sealed: bytes, *, info: bytes) -> bytes | None:
+        """The same value sealed to the current root; None if it is already.
+
+        Raises:
+            KeyringError: it opens under none of the roots.
+        """
+        plaintext, place = self._first(lambda root: unseal(root, sealed, info=info))
+        return None if place == 0 else seal(seal_public_key(self.current), plaintext, info=info)
+
+    def _first(self, opens: Callable[[bytes], T]) -> tuple[T, int]:
+        for place, root in enumerate(self.secrets):
+            try:
+                return opens(root), place
+            except KeyringError:
+                continue
+        raise KeyringError("the value opens under none of the root keys")

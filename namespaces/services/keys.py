@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from namespaces.core import keyring
@@ -14,6 +15,8 @@ from tenants.core.errors import Conflict, NotFound
 from tenants.models import Tenant
 from tenants.scoping import require_scope, tenant_scope
 from tenants.services import locks
+
+KEPT_FOR = timedelta(days=7)  # the wrapped keys of a deleted tenant, and versions that a rotation has retired
 
 
 def material(tenant_id: UUID) -> KeyMaterial | None:
@@ -37,7 +40,7 @@ def provision(*, tenant_id: UUID, actor: Actor, root: bytes) -> bool:
     return True
 
 
-def rotate(*, tenant_id: UUID, actor: Actor, root: bytes, from_version: int, reason: str) -> int:
+def rotate(*, tenant_id: UUID, actor: Actor, root: bytes, from_version: int, reason: str, now: datetime) -> int:
     """Put a new key in force: every namespace of the tenant gets a new name, so everything it has cached becomes unreachable.
 
     ``from_version`` is the version the caller saw in force; a repeat of the same call finds a newer one and changes nothing. Requests in flight
@@ -53,6 +56,7 @@ def rotate(*, tenant_id: UUID, actor: Actor, root: bytes, from_version: int, rea
         raise Conflict("This key version is not in force.")
     if row.version > from_version:
         return row.version
+    TenantKeyVersion.objects.filter(tenant_id=tenant_id, retired_at=None).update(retired_at=now)
     return _add(tenant_id=tenant_id, actor=actor, root=root, version=row.version + 1, action="tenant_key.rotate", reason=reason)
 
 
@@ -67,6 +71,40 @@ def provision_missing(*, actor: Actor, root: bytes) -> list[str]:
         except NotFound:
             continue  # deleted since the list was read
     return made
+
+
+def destroy_expired(*, actor: Actor, now: datetime) -> list[UUID]:
+    """Delete the wrapped keys of tenants deleted ``KEPT_FOR`` ago, and those that a rotation retired as long ago. Returns the deleted tenants.
+
+    Needs no root key. What it does not reach (backups, routers' state files, the append-only file of Valkey) is in docs/keys.md.
+    """
+    gone = []
+    for ref in queries.all_tenants(deleted=True):
+        with tenant_scope(ref.tenant_id):
+            if _destroy(ref.tenant_id, actor=actor, now=now) and ref.deleted:
+                gone.append(ref.tenant_id)
+    return gone
+
+
+def _destroy(tenant_id: UUID, *, actor: Actor, now: datetime) -> bool:
+    tenant = Tenant.objects.get(id=tenant_id)
+    rows = TenantKeyVersion.objects.filter(tenant_id=tenant_id)
+    over = tenant.deleted_at is not None and tenant.deleted_at <= now - KEPT_FOR
+    doomed = rows if over else rows.filter(retired_at__lte=now - KEPT_FOR)
+    versions = sorted(doomed.values_list("version", flat=True))
+    if not versions:
+        return False
+    doomed.delete()
+    changes.record(
+        tenant_id=tenant_id,
+        actor=actor,
+        action="tenant_key.destroy",
+        object_id=tenant_id,
+        object_label=tenant.slug,
+        before={"versions": versions},
+        publishes=False,
+    )
+    return True
 
 
 def _in_force(tenant_id: UUID) -> TenantKeyVersion | None:

@@ -166,8 +166,8 @@ def version_of(document: bytes) -> int:
     return int(_HEAD.unpack_from(document)[1])
 
 
-def open_sealed(document: bytes, *, tenant_id: UUID, root: bytes, publish_public_key: bytes) -> TenantSnapshot:
-    """Verify, unseal and decode the document of ``tenant_id``.
+def open_sealed(document: bytes, *, tenant_id: UUID, root: bytes | keyring.Roots, publish_public_key: bytes) -> TenantSnapshot:
+    """Verify, unseal and decode the document of ``tenant_id``; ``root`` is one root key, or those accepted while a rotation goes on.
 
     Raises:
         SnapshotError: wrong signature, another tenant's or version's document, damage, or an unknown security-relevant value.
@@ -175,9 +175,10 @@ def open_sealed(document: bytes, *, tenant_id: UUID, root: bytes, publish_public
     version = version_of(document)
     signature, sealed = _HEAD.unpack_from(document)[2], document[_HEAD.size :]
     info = _info(tenant_id, version)
+    roots = root if isinstance(root, keyring.Roots) else keyring.Roots((root,))
     try:
         Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, info + sealed)
-        snapshot = _decoder.decode(keyring.unseal(root, sealed, info=info))
+        snapshot = _decoder.decode(roots.unseal(sealed, info=info))
     except InvalidSignature:
         raise SnapshotError("signature does not match") from None
     except keyring.KeyringError:

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from namespaces import roots
+from namespaces.root import RootError
 from routing.outbound.addresses import Network, parse_ranges
 from settings import env as read
 
@@ -28,9 +30,10 @@ from settings import env as read
 class Secrets:
     """Key material, from files. Never printed."""
 
-    root: bytes = field(repr=False)  # 32 bytes
+    root: bytes = field(repr=False)  # 32 bytes; the current one
     publish_public_key: bytes = field(repr=False)  # 32 bytes, Ed25519
     records_key: bytes = field(repr=False)
+    former_roots: tuple[bytes, ...] = field(default=(), repr=False)  # still accepted while a rotation of the root goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,17 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
         media_hosts=tuple(host.lower() for host in read.words("ROUTER_MEDIA_HOSTS", env=env)),
     )
+    wanted = read.root_references(env=env)
+    if not wanted:
+        raise read.EnvError("SALTROUTE_ROOT or SALTROUTE_ROOT_KEY_FILE must be set: without a root key no request can be given its salt")
+    try:
+        held = roots.load(wanted, env)
+    except RootError as error:
+        name = "SALTROUTE_ROOT" if env.get("SALTROUTE_ROOT") else "SALTROUTE_ROOT_KEY_FILE"
+        raise read.EnvError(f"{name}: {error}") from None
     secrets = Secrets(
-        root=_key("SALTROUTE_ROOT_KEY_FILE", env),
+        root=held.current,
+        former_roots=held.secrets[1:],
         publish_public_key=_key("SALTROUTE_PUBLISH_PUBLIC_KEY_FILE", env),
         records_key=read.secret_file("SALTROUTE_RECORDS_KEY_FILE", env=env),
     )

@@ -20,6 +20,12 @@ class Keys:
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
+        self._roots = keyring.Roots((secrets.root, *secrets.former_roots))
+
+    @property
+    def root_ids(self) -> tuple[str, ...]:
+        """Names of the root keys that this router accepts, current first; for its report."""
+        return self._roots.ids
 
     def open_snapshot(self, document: bytes, tenant_id: UUID) -> TenantSnapshot:
         """Verify, unseal and decode a snapshot.
@@ -27,28 +33,28 @@ class Keys:
         Raises:
             SnapshotError: it must not be used.
         """
-        return snapshot.open_sealed(document, tenant_id=tenant_id, root=self._secrets.root, publish_public_key=self._secrets.publish_public_key)
+        return snapshot.open_sealed(document, tenant_id=tenant_id, root=self._roots, publish_public_key=self._secrets.publish_public_key)
 
     def open_tenant_key(self, tenant_id: UUID, material: KeyMaterial | None) -> TenantKey | None:
         """The tenant's key, or None if there is none or it does not open: then no request of the tenant may leave."""
         if material is None:
             return None
         try:
-            return keyring.unwrap_tenant_key(self._secrets.root, tenant_id, material.version, material.wrapped)
+            return self._roots.unwrap(tenant_id, material.version, material.wrapped)
         except KeyringError:
             return None
 
     def open_credential(self, owner_tenant_id: UUID, replica_id: UUID, sealed: bytes) -> str | None:
         """A replica's credential as header text; None if it does not open or could not be a header value."""
         try:
-            opened = keyring.unseal(self._secrets.root, sealed, info=keyring.credential_info(owner_tenant_id, replica_id))
+            opened = self._roots.unseal(sealed, info=keyring.credential_info(owner_tenant_id, replica_id))
         except KeyringError:
             return None
         text = opened.decode("ascii", "replace")
         return text if text and all("!" <= character <= "~" for character in text) else None
 
     def lock_state(self, plaintext: bytes) -> bytes:
-        return keyring.lock_state(self._secrets.root, plaintext, os.urandom(keyring.NONCE_BYTES))
+        return keyring.lock_state(self._roots.current, plaintext, os.urandom(keyring.NONCE_BYTES))
 
     def open_state(self, locked: bytes) -> bytes:
         """Open the state file.
@@ -56,4 +62,4 @@ class Keys:
         Raises:
             KeyringError: another root, or damage.
         """
-        return keyring.open_state(self._secrets.root, locked)
+        return self._roots.open_state(locked)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,12 @@ from tenants.services import provisioning
 ROOT = b"r" * 32
 
 
+def root_file(folder: Path) -> tuple[str, ...]:
+    """A root key as the settings name it."""
+    (folder / "root.key").write_bytes(ROOT)
+    return (f"file:{folder / 'root.key'}",)
+
+
 def _tenant(slug: str = "acorn") -> Tenant:
     return provisioning.create(actor=system("tests"), slug=slug, name=slug)
 
@@ -32,7 +39,7 @@ def _tenant(slug: str = "acorn") -> Tenant:
 @pytest.mark.django_db
 def test_without_the_root_key_both_tasks_refuse(settings: Any) -> None:
     """Nothing is made, and the error names the variable."""
-    settings.ROOT_KEY = None
+    settings.ROOT = ()
     tenant = _tenant()
     for task, arguments in ((tasks.keys_provision, [str(tenant.id)]), (tasks.keys_provision_missing, [])):
         with pytest.raises(tasks.WrongWorker, match="SALTROUTE_ROOT_KEY_FILE"):
@@ -43,16 +50,16 @@ def test_without_the_root_key_both_tasks_refuse(settings: Any) -> None:
 
 def test_a_process_without_the_variable_has_no_root_key() -> None:
     """The web and every other worker: their settings hold none (who is given the variable: tests/deploy/local/test_plan.py)."""
-    env = {name: value for name, value in os.environ.items() if name != "SALTROUTE_ROOT_KEY_FILE"}
-    code = "from settings import django; print(django.ROOT_KEY is None, django.PUBLISH_KEY is None)"
+    env = {name: value for name, value in os.environ.items() if name not in ("SALTROUTE_ROOT_KEY_FILE", "SALTROUTE_ROOT")}
+    code = "from settings import django; print(django.ROOT == (), django.PUBLISH_KEY is None)"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.django_db
-def test_the_task_makes_the_key_and_repeats_are_harmless(settings: Any) -> None:
+def test_the_task_makes_the_key_and_repeats_are_harmless(settings: Any, tmp_path: Path) -> None:
     """Delivered twice, one key; no scope is left open; a tenant that is gone is no error."""
-    settings.ROOT_KEY = ROOT
+    settings.ROOT = root_file(tmp_path)
     tenant = _tenant()
     for _ in range(2):
         tasks.keys_provision(str(tenant.id))
@@ -65,9 +72,9 @@ def test_the_task_makes_the_key_and_repeats_are_harmless(settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_the_sweep_repairs_a_lost_wake_up(settings: Any) -> None:
+def test_the_sweep_repairs_a_lost_wake_up(settings: Any, tmp_path: Path) -> None:
     """A tenant whose message never arrived gets its key by the next beat."""
-    settings.ROOT_KEY = ROOT
+    settings.ROOT = root_file(tmp_path)
     tenant = _tenant()
     tasks.keys_provision_missing()
     with tenant_scope(tenant.id):

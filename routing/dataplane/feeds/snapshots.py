@@ -189,6 +189,7 @@ class SnapshotFeed:
             "at": now,
             "contact_at": plane.feed.contact_at,
             "state": readiness(plane, now),
+            "roots": list(self._keys.root_ids),
             "in_flight": plane.in_flight,
             "replicas": plane.health_summary(time.monotonic()),
         }

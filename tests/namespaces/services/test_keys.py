@@ -67,10 +67,10 @@ def test_rotation_puts_the_next_version_in_force_once() -> None:
     tenant = _tenant()
     with tenant_scope(tenant.id):
         with pytest.raises(Conflict):
-            keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="too early")
+            keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="too early", now=timezone.now())
         keys.provision(tenant_id=tenant.id, actor=ACTOR, root=ROOT)
         first = keys.material(tenant.id)
-        assert [keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="leak") for _ in range(2)] == [2, 2]
+        assert [keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="leak", now=timezone.now()) for _ in range(2)] == [2, 2]
         second = keys.material(tenant.id)
         assert first is not None
         assert second is not None
@@ -78,7 +78,7 @@ def test_rotation_puts_the_next_version_in_force_once() -> None:
         secrets = {keyring.unwrap_tenant_key(ROOT, tenant.id, held.version, held.wrapped).secret for held in (first, second)}
         assert len(secrets) == 2
         with pytest.raises(Conflict):
-            keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=9, reason="wrong")
+            keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=9, reason="wrong", now=timezone.now())
         assert [entry.reason for entry in AuditEntry.objects.filter(action="tenant_key.rotate")] == ["leak"]
 
 

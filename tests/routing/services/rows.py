@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from namespaces import roots
 from routing import queries
 from routing.models import Endpoint, ModelSpec, Pool, Replica
 from routing.services import catalogue, endpoints, pools, replicas
@@ -17,8 +18,8 @@ ACTOR = system("test")
 
 
 def secret(name: str) -> bytes:
-    """A key of the settings, such as ROOT_KEY; the tests' environment has them all."""
-    value = getattr(settings, name)
+    """A key of the settings, or ROOT_KEY, the current root key; the tests' environment has them all."""
+    value = roots.load(settings.ROOT).current if name == "ROOT_KEY" else getattr(settings, name)
     assert isinstance(value, bytes)
     return value
 
