@@ -2,9 +2,10 @@
 
     python -m tests.bench.conversations [--conversations 200] [--turns 5] [--seed 1]
 
-Each policy gets a fresh router, a fresh fleet of four simulated replicas with caches small enough to evict, and the same conversations at the same
-concurrency. Before each later turn every replica's real cache is asked, without touching it, how much of the turn's prompt it holds; the turn is *right*
-if the replica that served it holds as much as the best one. Prints one line for each policy; nothing is asserted here (tests/journeys does that).
+Each policy gets a fresh router, a fresh fleet of four simulated replicas with caches small enough to evict, and the same conversations: they start at
+random times (exponential gaps), and their users think between turns. Before each later turn every replica's real cache is asked, without touching it,
+how much of the turn's prompt it holds; the turn is *right* if the replica that served it holds as much as the best one, and more than the shared
+system prompt. Prints one line for each policy; nothing is asserted here (tests/journeys does that).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from tenants.core import api_key
 from tests.fakes import rig
 
 REPLICAS = 4
-CONCURRENCY = 12  # conversations under way at once
+START_GAP_S = 0.3  # mean time between two conversations' starts
+THINK_S = 0.4  # mean time between an answer and the next turn
+SYSTEM_WORDS = 120
 BLOCKS = 1000  # of 16 tokens a replica: holds the live conversations, evicts the finished ones
 WORDS = sorted(KNOWN_WORDS)
 MODEL = "m-7b"
@@ -104,20 +107,24 @@ class Run:
         self._salt = grant.tenant.namespace(entry, scope_path="", key_id=grant.key.id, context={}, subdivision=None).salt
 
     async def all(self, conversations: int, turns: int, seed: int) -> Result:
-        """Hold the conversations, ``CONCURRENCY`` at a time."""
-        gate = asyncio.Semaphore(CONCURRENCY)
-        system = text(random.Random(seed), 120)
-
-        async def one(number: int) -> None:
-            async with gate:
-                await self._conversation(random.Random(seed * 1_000_003 + number), number, system, turns)
-
-        await asyncio.gather(*(one(number) for number in range(conversations)))
+        """Hold the conversations; times and texts follow from the seed alone, not from the policy."""
+        draw = random.Random(seed)
+        system = text(draw, SYSTEM_WORDS)
+        starts_s, at_s = [], 0.0
+        for _ in range(conversations):
+            starts_s.append(at_s)
+            at_s += draw.expovariate(1 / START_GAP_S)
+        await asyncio.gather(
+            *(self._conversation(random.Random(seed * 1_000_003 + number), number, system, turns, start_s) for number, start_s in enumerate(starts_s))
+        )
         return self.result
 
-    async def _conversation(self, draw: random.Random, number: int, system: str, turns: int) -> None:
+    async def _conversation(self, draw: random.Random, number: int, system: str, turns: int, start_s: float) -> None:
+        await asyncio.sleep(start_s)
         messages = [{"role": "system", "content": system}]
         for turn in range(turns):
+            if turn:
+                await asyncio.sleep(draw.expovariate(1 / THINK_S))
             messages.append({"role": "user", "content": f"[{number}.{turn}] " + text(draw, 900 if turn == 0 else 80)})
             body = {"model": MODEL, "messages": messages, "max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}}
             answer = await self._turn(body, later=turn > 0)
@@ -143,7 +150,7 @@ class Run:
             served = self._served_by(body["messages"][-1]["content"])
             self.result.later_turns += 1
             self.result.held_tokens += max(held)
-            self.result.right += held[served] == max(held) and max(held) > 0
+            self.result.right += held[served] == max(held) and max(held) > 2 * SYSTEM_WORDS
         return pieces
 
     def _served_by(self, last_text: str) -> int:
