@@ -76,12 +76,12 @@ class Rig:
 
     @classmethod
     def declare(cls, product: Product, replicas: Sequence[Replica], tokenizer: Path) -> Rig:
-        """Apply the declaration and wait until every key can use both endpoints."""
+        """Apply the declaration and wait until every key is answered by both endpoints: a new tenant's cache key is made behind the scenes."""
         rig = cls(product, replicas, {name: f"sk-sr-{secrets.token_urlsafe(32)}" for name in KEYS})
         file = product.home.root / "engines.yaml"
         file.write_text(yaml.safe_dump(declaration(replicas, tokenizer), sort_keys=False))
         rig._apply(file)
-        until(lambda: all(rig._sees_models(name) for name in KEYS), within_s=CONFIGURED_S)
+        until("every key is answered by both endpoints", lambda: all(rig._answers(key, model) for key in KEYS for model in (PAIR, SOLO)), within_s=CONFIGURED_S)
         return rig
 
     def _apply(self, file: Path) -> None:
@@ -96,9 +96,9 @@ class Rig:
         raw = Path(f"/proc/{self.product.pid('control')}/environ").read_bytes()
         return dict(entry.split("=", 1) for entry in raw.decode().split("\0") if "=" in entry)
 
-    def _sees_models(self, key: str) -> bool:
-        answer = wire.get(f"{self.product.router_url}/v1/models", headers=self.bearer(key))
-        return answer.status == 200 and {model["id"] for model in answer.json()["data"]} == {PAIR, SOLO}
+    def _answers(self, key: str, model: str) -> bool:
+        body = {"model": model, "prompt": "Ready?", "max_tokens": 1}
+        return wire.post(f"{self.product.router_url}/v1/completions", body, headers=self.bearer(key)).status == 200
 
     def bearer(self, key: str) -> dict[str, str]:
         return {"authorization": f"Bearer {self.keys[key]}"}
@@ -130,7 +130,7 @@ class Rig:
             grown[:] = [each for each, was in zip(self.replicas, before, strict=True) if each.metric("vllm:prompt_tokens_total") > was]
             return bool(grown)
 
-        until(seen, within_s=SETTLED_S)
+        until("an engine counted the prompt", seen, within_s=SETTLED_S)
         assert len(grown) == 1, f"one request reached {len(grown)} replicas"
         return grown[0], answer
 
@@ -155,7 +155,7 @@ class Rig:
                     raise
             return bool(found)
 
-        until(stored, within_s=RECORDED_S)
+        until("the decision is stored", stored, within_s=RECORDED_S)
         return found[0]
 
     def _signed_in(self) -> urllib.request.OpenerDirector:

@@ -140,10 +140,10 @@ def test_a_client_that_leaves_frees_the_engine(rig: Rig, stream: bool) -> None:
     url, headers = f"{rig.product.router_url}/v1/completions", rig.bearer("support")
     body = {"model": PAIR, "prompt": _fresh_text(), "max_tokens": LONG_ANSWER_TOKENS, "ignore_eos": True, "stream": stream}
     with wire.open_request(url, body, headers=headers) as connection:
-        until(lambda: rig.running() == 1, within_s=ABORTED_S)
+        until("the engine works", lambda: rig.running() == 1, within_s=ABORTED_S)
         if stream:
             assert connection.getresponse().readline().startswith(b"data: ")
-    until(lambda: rig.running() == 0, within_s=ABORTED_S)
+    until("the engine is idle", lambda: rig.running() == 0, within_s=ABORTED_S)
     assert rig.completion("support", "still there?", model=PAIR).status == 200
 
 
@@ -174,6 +174,6 @@ def test_every_caller_has_a_salt_of_its_own_at_the_engine_and_none_is_a_clients(
         salts.update(events.salts_since(rig.replicas[0], mark))
         return len(salts) >= len(KEYS)
 
-    until(seen, within_s=5)
+    until("a salt for each caller", seen, within_s=5)
     assert len(salts) == len(KEYS)
     assert all(re.fullmatch(r"sr1-[A-Za-z0-9_-]{43}", salt) for salt in salts)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 POLL_S = 0.05
 
 
-def until(condition: Callable[[], bool], *, within_s: float) -> None:
-    """Return as soon as the condition holds; it is polled, never slept for.
+def until(what: str, condition: Callable[[], bool], *, within_s: float) -> None:
+    """Return as soon as the condition holds; it is polled, never slept for. ``what`` names it in the failure.
 
     Raises:
         AssertionError: it did not hold in time.
@@ -17,5 +17,5 @@ def until(condition: Callable[[], bool], *, within_s: float) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not true within {within_s} s")
+            raise AssertionError(f"{what}: not within {within_s} s")
         time.sleep(POLL_S)

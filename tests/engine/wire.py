@@ -43,35 +43,23 @@ class Answer:
         return int(details["cached_tokens"])
 
 
-def connect(url: str) -> tuple[http.client.HTTPConnection, str]:
+def _connect(url: str) -> tuple[http.client.HTTPConnection, str]:
     parts = urlsplit(url)
     assert parts.hostname is not None
     return http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S), parts.path
 
 
-def get(url: str, *, headers: Mapping[str, str] | None = None) -> Answer:
-    return _exchange("GET", url, None, headers or {})
-
-
 def post(url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> Answer:
-    return _exchange("POST", url, json.dumps(body).encode(), {"content-type": "application/json", **(headers or {})})
-
-
-def _exchange(method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
-    connection, path = connect(url)
-    try:
-        connection.request(method, path, body=body, headers=dict(headers))
+    """Send a request and read its answer to the end."""
+    with open_request(url, body, headers=headers) as connection:
         response = connection.getresponse()
-        content = response.read()
-        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
-    finally:
-        connection.close()
+        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
 
 
 @contextmanager
 def open_request(url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> Iterator[http.client.HTTPConnection]:
     """Send a request and leave at the end of the block, whatever has been answered by then."""
-    connection, path = connect(url)
+    connection, path = _connect(url)
     try:
         connection.request("POST", path, body=json.dumps(body).encode(), headers={"content-type": "application/json", **(headers or {})})
         yield connection
