@@ -105,7 +105,7 @@ class Plan:
         argv += ["-P", "threads", "-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"]
         env = self._control("worker")
         if queue == "keys":
-            env["SALTROUTE_ROOT_KEY_FILE"] = str(self.held.file("root.key"))
+            env |= self._root()
         child = self.child(f"celery-{queue}", argv, env)
         return Service(child, lambda: "ready." in child.output())
 
@@ -125,7 +125,7 @@ class Plan:
     def _router(self) -> Service:
         options = self.options
         env = self._valkey("router") | {
-            "SALTROUTE_ROOT_KEY_FILE": str(self.held.file("root.key")),
+            **self._root(),
             "SALTROUTE_PUBLISH_PUBLIC_KEY_FILE": str(self.held.file("publish.pub")),
             "SALTROUTE_RECORDS_KEY_FILE": str(self.held.file("records.key")),
             "SALTROUTE_STATE_DIR": str(self.home.state),
@@ -161,6 +161,11 @@ class Plan:
                 "SALTROUTE_ROUTER_URL": self.options.router_url,
             }
         )
+
+    def _root(self) -> dict[str, str]:
+        """The root key, for the routers and the ``keys`` worker alone; with the former one beside it while a rotation goes on (docs/keys.md)."""
+        current, former = self.held.file("root.key"), self.held.file("root.former.key")
+        return {"SALTROUTE_ROOT": f"file:{current},file:{former}"} if former.exists() else {"SALTROUTE_ROOT_KEY_FILE": str(current)}
 
     def _database(self, role: str) -> dict[str, str]:
         return _service("DATABASE", *self.addresses.database[role])

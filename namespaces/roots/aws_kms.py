@@ -72,7 +72,8 @@ def _call(options: Mapping[str, str], operation: str, **parameters: Any) -> dict
         raise RootError("a root key behind AWS KMS needs boto3: install the extra 'kms'") from None
     bounded = Config(connect_timeout=CALL_S, read_timeout=CALL_S, retries={"mode": "standard", "total_max_attempts": TRIES})
     try:
-        client = boto3.client("kms", region_name=options.get("region"), endpoint_url=options.get("endpoint"), config=bounded)
+        # A session of our own: the default one is shared between threads and keeps the credentials it saw first.
+        client = boto3.session.Session().client("kms", region_name=options.get("region"), endpoint_url=options.get("endpoint"), config=bounded)
         answer: dict[str, Any] = getattr(client, operation)(**parameters)
     except ClientError as error:
         # The code alone: a message of KMS names accounts and roles.

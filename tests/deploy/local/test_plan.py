@@ -19,6 +19,10 @@ USER_OF = {"control": "control", "apply": "control", "ingest": "ingest", "router
 
 @pytest.fixture
 def table(home: Home) -> dict[str, Child]:
+    return _table(home)
+
+
+def _table(home: Home) -> dict[str, Child]:
     """Every child of the product, by name; none is started."""
     held = secrets.ensure(home.secrets)
     server = roles.Server.at("postgresql://admin@localhost/saltroute")
@@ -62,6 +66,16 @@ def test_a_secret_reaches_only_who_needs_it(table: dict[str, Child], file: str, 
     assert _holders(table, file) == holders
 
 
+def test_a_former_root_key_goes_to_the_same_two(home: Home) -> None:
+    """While a rotation of the root goes on: named second, to the router and the keys worker alone."""
+    held = secrets.ensure(home.secrets)
+    held.file("root.former.key").write_bytes(b"f" * 32)
+    table = _table(home)
+    both = f"file:{held.file('root.key')},file:{held.file('root.former.key')}"
+    assert {name for name, child in table.items() if "SALTROUTE_ROOT" in child.env} == {"router", "celery-keys"}
+    assert {table[name].env["SALTROUTE_ROOT"] for name in ("router", "celery-keys")} == {both}
+
+
 def test_the_router_and_the_fleet_know_no_database_and_no_publishing_key(table: dict[str, Child]) -> None:
     for name in ("router", "fleet"):
         assert not [key for key in table[name].env if key.startswith("DATABASE")]
@@ -82,6 +96,7 @@ def test_children_inherit_settings_and_no_secrets() -> None:
         "PATH": "/usr/bin",
         "SALTROUTE_LOG_LEVEL": "debug",
         "SALTROUTE_ROOT_KEY_FILE": "/elsewhere/root.key",
+        "SALTROUTE_ROOT": "env:ROOT",
         "DATABASE_URL": "postgresql://admin:secret@host/x",
         "VALKEY_URL": "redis://:secret@host",
         "CELERY_BROKER_URL": "redis://:secret@host",
