@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import hypothesis
 import pytest
 import redis
 from xdist.remote import Producer  # type: ignore[import-untyped]  # xdist ships no types
@@ -18,6 +19,9 @@ APP_ROLE = "saltroute_app"
 _DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback", "live_server", "admin_user"}
 PRODUCT_PATHS = ("tests/journeys/", "tests/deploy/test_product.py")
 _SERVICES = pytest.StashKey[Services]()
+# A busy machine is slow, not wrong: nothing here may fail by the clock.
+hypothesis.settings.register_profile("saltroute", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("saltroute")
 
 
 @pytest.hookimpl(tryfirst=True)
