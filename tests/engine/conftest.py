@@ -24,7 +24,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if required() or "engine" in config.option.markexpr:
         for item in marked:
             item.add_marker(pytest.mark.timeout(ENGINE_TIMEOUT_S))
-            item.add_marker(pytest.mark.xdist_group("engine"))  # one pair of replicas is all that a machine should hold
     elif marked:
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in marked]

@@ -81,7 +81,8 @@ class Rig:
         file = product.home.root / "engines.yaml"
         file.write_text(yaml.safe_dump(declaration(replicas, tokenizer), sort_keys=False))
         rig._apply(file)
-        until("every key is answered by both endpoints", lambda: all(rig._answers(key, model) for key in KEYS for model in (PAIR, SOLO)), within_s=CONFIGURED_S)
+        pairs = [(key, model) for key in KEYS for model in (PAIR, SOLO)]
+        until("every key is answered by both endpoints", lambda: all(rig._answers(key, model) for key, model in pairs), within_s=CONFIGURED_S)
         return rig
 
     def _apply(self, file: Path) -> None:
