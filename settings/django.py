@@ -175,11 +175,14 @@ CELERY_TASK_ROUTES = {
     "routing.sweep*": {"queue": "publish"},
     "namespaces.keys*": {"queue": "keys"},
     "routing.audit*": {"queue": "audit"},
+    "routing.plan_audits": {"queue": "bulk"},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULE = {
     "publish-sweep": {"task": "routing.sweep_publications", "schedule": 5.0},
+    "isolation-sweep": {"task": "routing.sweep_isolation", "schedule": 2.0},
+    "audit-plan": {"task": "routing.plan_audits", "schedule": 15.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
     "keys-operations": {"task": "namespaces.keys_operations", "schedule": 5.0},
     "keys-destroy": {"task": "namespaces.keys_destroy_expired", "schedule": 3600.0},
@@ -195,6 +198,12 @@ RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for 
 # Where applications reach the router: shown in the console's snippets, used for nothing else.
 ROUTER_PUBLIC_URL = env.text("SALTROUTE_ROUTER_URL", f"http://127.0.0.1:{env.integer('ROUTER_PORT', 8080)}")
 PUBLISH_TIMEOUT_S = env.seconds("SALTROUTE_PUBLISH_TIMEOUT_S", 0.2)
+
+# Isolation audits. The evidence key signs their reports: held by the worker of the queue `audit` and by `manage.py audit`; everybody may know its public half.
+EVIDENCE_KEY = env.optional_secret_file("SALTROUTE_EVIDENCE_KEY_FILE")
+EVIDENCE_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_EVIDENCE_PUBLIC_KEY_FILE")
+DOOR_URL = env.text("SALTROUTE_DOOR_URL", f"http://127.0.0.1:{env.integer('ROUTER_INTERNAL_PORT', 8081)}")  # a router's internal port
+AUDIT_TOKENS_A_DAY = env.integer("SALTROUTE_AUDIT_TOKENS_A_DAY", 300_000)  # per replica; half a percent of its traffic where that is more
 
 LOGGING = {
     "version": 1,
