@@ -1,4 +1,4 @@
-"""``make up``: start everything in order, wait for each, show how to use it, watch it, and stop it in reverse order."""
+"""``make up``: start everything in order, wait for each, show how to use it, revive what dies, and stop all in reverse order."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from deploy.local.options import Options
 from deploy.local.places import Home, choosing_ports, free_run
 from deploy.local.postgres import Postgres
 from deploy.local.process import Child, LaunchError, Stopped, clear_leftovers, die_with_parent, remember, run_to_end, wait_until
+from deploy.local.restarts import Restarts
 from deploy.local.secrets import Secrets
 from deploy.local.valkey import USERS, Valkey
 
@@ -170,16 +171,32 @@ class Supervisor:
     # ---- watching and stopping ------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Wait for a signal, or for the first child to die.
+        """Wait for a signal. A child that dies meanwhile is named, with the end of its log, and started again; the others go on.
 
         Raises:
-            LaunchError: a child died; it is named, with the end of its log.
+            LaunchError: a child keeps dying.
         """
+        restarts = Restarts()
         while not self._stopping():
             for child in self._children():
                 if child.exit_code() is not None:
-                    raise LaunchError(child.obituary())
+                    self._revive(child, restarts)
             select.select([], [], [], WATCH_S)
+
+    def _revive(self, child: Child, restarts: Restarts) -> None:
+        now_s = time.monotonic()
+        if restarts.waiting(child.name):
+            if restarts.due(child.name, now_s):
+                child.start()
+                remember(self._home.run / "children.json", self._children())
+                self._say(f"started {child.name} again")
+            return
+        delay_s = restarts.died(child.name, now_s)
+        if delay_s is None:
+            raise LaunchError(f"{child.name} keeps dying\n{child.obituary()}")
+        print(f"saltroute: {child.obituary()}", file=sys.stderr, flush=True)
+        child.stop()  # what is left of its session
+        self._say(f"starting {child.name} again in {delay_s:.1f} s; the others go on")
 
     def _stop(self) -> None:
         """Stop the groups in reverse order; every child of a group is asked at once, then waited for."""

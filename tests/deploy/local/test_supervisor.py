@@ -20,6 +20,7 @@ import pytest
 from deploy.local.options import REPOSITORY
 from deploy.local.places import FIRST_EPHEMERAL_PORT, Home, free_run
 from deploy.local.process import POLL_S, clear_leftovers, started_at
+from deploy.local.restarts import MOST_DEATHS
 
 PATIENCE_S = 60
 _NUMBERS = itertools.count()
@@ -118,7 +119,7 @@ def test_a_second_start_appends_to_the_logs(home: Home) -> None:
     assert (home.logs / "first.log").read_text().count("first ready") == 2
 
 
-def test_a_child_that_dies_is_named_with_code_and_last_lines_and_everything_stops(home: Home) -> None:
+def test_a_child_that_dies_at_the_start_is_named_with_code_and_last_lines_and_everything_stops(home: Home) -> None:
     run = Run(home, RIG_CRASH="1")
     assert run.process.wait(PATIENCE_S) == 1
     text = run.text()
@@ -128,13 +129,51 @@ def test_a_child_that_dies_is_named_with_code_and_last_lines_and_everything_stop
     assert not (home.run / "children.json").exists()
 
 
-def test_a_child_killed_later_is_named_with_its_signal(home: Home) -> None:
+def test_a_child_that_keeps_dying_stops_everything(home: Home) -> None:
     run = Run(home)
     pids = run.pids()
-    os.kill(pids[-1], signal.SIGKILL)
+    run.wait_for("Up after")
+    for death in range(MOST_DEATHS + 1):
+        os.kill(json.loads((home.run / "children.json").read_text())["last"][0], signal.SIGKILL)
+        if death < MOST_DEATHS:
+            run.wait_for(rf"(?s)(started last again.*){{{death + 1}}}")
     assert run.process.wait(PATIENCE_S) == 1
-    assert "last was killed by SIGKILL" in run.text()
+    assert "saltroute: last keeps dying\nlast was killed by SIGKILL" in run.text()
     assert _sessions(pids) == set()
+
+
+def test_a_child_killed_later_is_named_with_its_signal_and_comes_back_while_the_others_go_on(home: Home) -> None:
+    run = Run(home)
+    pids = run.pids()
+    run.wait_for("Up after")
+    os.kill(pids[-1], signal.SIGKILL)
+    run.wait_for("started last again")
+    text = run.text()
+    assert "last was killed by SIGKILL" in text
+    assert text.count("again in") == 1
+    assert all(started_at(pid) for pid in pids[:-1])
+    assert json.loads((home.run / "children.json").read_text())["last"][0] not in pids
+    assert run.end(signal.SIGTERM) == 0
+    assert _sessions(pids) == set()
+
+
+def test_the_databases_come_back_with_their_data(home: Home) -> None:
+    run = Run(home)
+    run.wait_for("Up after")
+    for store in ("postgres", "valkey"):
+        os.kill(json.loads((home.run / "children.json").read_text())[store][0], signal.SIGKILL)
+        run.wait_for(f"started {store} again")
+    deadline = time.monotonic() + PATIENCE_S
+    while not (answered := _recovered(home)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    assert answered
+    assert run.end(signal.SIGTERM) == 0
+
+
+def _recovered(home: Home) -> bool:
+    """Whether PostgreSQL has answered after it was killed."""
+    _, crashed, since = (home.logs / "postgres.log").read_text().rpartition("not properly shut down")
+    return bool(crashed) and "ready to accept connections" in since
 
 
 def test_killing_the_supervisor_takes_its_children_along_and_the_next_start_works(home: Home) -> None:
