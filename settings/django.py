@@ -199,7 +199,7 @@ RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for 
 ROUTER_PUBLIC_URL = env.text("SALTROUTE_ROUTER_URL", f"http://127.0.0.1:{env.integer('ROUTER_PORT', 8080)}")
 PUBLISH_TIMEOUT_S = env.seconds("SALTROUTE_PUBLISH_TIMEOUT_S", 0.2)
 
-# Isolation audits. The evidence key signs their reports: held by the worker of the queue `audit` and by `manage.py audit`; everybody may know its public half.
+# Isolation audits. The evidence key signs their reports: held by the worker of the queue `audit` and by `manage.py audit`; its public half is public.
 EVIDENCE_KEY = env.optional_secret_file("SALTROUTE_EVIDENCE_KEY_FILE")
 EVIDENCE_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_EVIDENCE_PUBLIC_KEY_FILE")
 DOOR_URL = env.text("SALTROUTE_DOOR_URL", f"http://127.0.0.1:{env.integer('ROUTER_INTERNAL_PORT', 8081)}")  # a router's internal port
