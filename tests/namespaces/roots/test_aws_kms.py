@@ -79,7 +79,7 @@ def test_another_key_context_or_blob_does_not_open(kms: Any, endpoint: str, tmp_
     }
     for name, (key, stored) in wrong.items():
         blob.write_bytes(stored)
-        with pytest.raises(RootError, match="AWS KMS refuses decrypt: [A-Za-z]+$") as refused:
+        with pytest.raises(RootError, match=r"AWS KMS refuses decrypt: [A-Za-z]+$") as refused:
             roots.load((path + _options(endpoint, key),))
         assert root.decode() not in str(refused.value), name
     blob.write_bytes(kms.encrypt(KeyId=mine, Plaintext=b"short", EncryptionContext=aws_kms.CONTEXT)["CiphertextBlob"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -70,7 +71,9 @@ def test_rotation_puts_the_next_version_in_force_once() -> None:
             keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="too early", now=timezone.now())
         keys.provision(tenant_id=tenant.id, actor=ACTOR, root=ROOT)
         first = keys.material(tenant.id)
-        assert [keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="leak", now=timezone.now()) for _ in range(2)] == [2, 2]
+        repeated = [keys.rotate(tenant_id=tenant.id, actor=ACTOR, root=ROOT, from_version=1, reason="leak", now=timezone.now()) for _ in range(2)]
+        assert repeated == [2, 2]
+        assert list(TenantKeyVersion.objects.filter(retired_at=None).values_list("version", flat=True)) == [2]
         second = keys.material(tenant.id)
         assert first is not None
         assert second is not None
@@ -142,3 +145,28 @@ def test_two_workers_at_once_make_one_key() -> None:
     assert sorted(made) == [False, True]
     with tenant_scope(tenant.id):
         assert TenantKeyVersion.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_keys_are_destroyed_seven_days_after_the_tenant() -> None:
+    """Not a moment before; once; a living tenant keeps the version in force and loses those a rotation retired as long ago."""
+    gone, living = _tenant("gone"), _tenant("living")
+    now = timezone.now()
+    for tenant in (gone, living):
+        _provision(tenant)
+    with tenant_scope(living.id):
+        keys.rotate(tenant_id=living.id, actor=ACTOR, root=ROOT, from_version=1, reason="leak", now=now)
+    with tenant_scope(gone.id):
+        provisioning.delete(tenant_id=gone.id, actor=ACTOR, now=now)
+    assert keys.destroy_expired(actor=ACTOR, now=now + keys.KEPT_FOR - timedelta(seconds=1)) == []
+    with tenant_scope(gone.id):
+        assert TenantKeyVersion.objects.count() == 1
+    assert keys.destroy_expired(actor=ACTOR, now=now + keys.KEPT_FOR) == [gone.id]
+    assert keys.destroy_expired(actor=ACTOR, now=now + keys.KEPT_FOR) == []
+    with tenant_scope(gone.id):
+        assert TenantKeyVersion.objects.count() == 0
+        assert AuditEntry.objects.get(action="tenant_key.destroy").before == {"versions": [1]}
+    with tenant_scope(living.id):
+        assert list(TenantKeyVersion.objects.values_list("version", flat=True)) == [2]
+        assert AuditEntry.objects.get(action="tenant_key.destroy").before == {"versions": [1]}
+    assert keys.provision_missing(actor=ACTOR, root=ROOT) == []  # nobody makes a deleted tenant a new key
