@@ -35,6 +35,7 @@ class Product:
     router_url: str = ""
     control_url: str = ""
     key: str = ""
+    token: str = ""
     model: str = ""
     email: str = ""
     password: str = ""
@@ -72,6 +73,7 @@ class Product:
         self.router_url, self.control_url = access["router"], access["console"]
         self.email, self.password = access["email"], access["password"]
         self.key, self.model, self.curl = access["key"] or "", access["model"] or "", access["curl"] or ""
+        self.token = access["token"] or ""
 
     def pid(self, name: str) -> int:
         """Pid of a child by its name in the process table (``router``, ``control``, ``postgres``, ``celery-keys`` ...)."""

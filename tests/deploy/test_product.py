@@ -6,6 +6,7 @@ import http.client
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ import pytest
 
 from deploy.local.places import Home
 from deploy.local.process import started_at
-from tests.product import START_S, STOP_S, Product, fresh_home, remove
+from tests.product import POLL_S, START_S, STOP_S, Product, fresh_home, remove
 
 pytestmark = pytest.mark.journey
 
@@ -36,15 +37,26 @@ def _status(url: str) -> int:
         connection.close()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the printed command needs curl")
-def test_the_printed_command_answers_with_a_stream(product: Product) -> None:
-    printed = product.output.read_text()
-    command = printed[printed.index("curl -N") : printed.index("\n\nUp after")]
+def _shell(command: str) -> str:
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the printed commands need curl")
+def test_the_printed_commands_answer_with_a_stream_and_with_the_reason(product: Product) -> None:
+    chat, why = (f"curl {text}" for text in product.output.read_text().partition("\n\nUp after")[0].split("\n  curl ")[1:])
+    head, _, stream = _shell(chat).replace("\r", "").partition("\n\n")
+    assert head.startswith("HTTP/1.1 200")
+    events = [line.removeprefix("data: ") for line in stream.splitlines() if line]
     assert events[-1] == "[DONE]"
     assert "".join(choice["delta"].get("content") or "" for event in events[:-1] for choice in json.loads(event)["choices"])
+    decision_id = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:])["x-saltroute-decision"]
+    why = why.replace("/ID ", f"/{decision_id} ")
+    deadline = time.monotonic() + 20  # the record travels by a stream
+    while "candidates" not in (answer := _shell(why)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    assert [row for row in json.loads(answer)["decision"]["candidates"] if row["chosen"]], answer
 
 
 def test_the_printed_pages_open(product: Product) -> None:
@@ -57,7 +69,7 @@ def test_the_printed_pages_open(product: Product) -> None:
 
 def test_logs_and_terminal_hold_no_key_but_the_ones_meant_to_be_shown(product: Product) -> None:
     held = product.home.secrets
-    shown = {product.password, product.key}
+    shown = {product.password, product.key, product.token}
     hidden = [path.read_text().strip() for path in held.iterdir() if path.name.endswith(".password") or path.name.startswith("demo_")]
     hidden = [value for value in hidden if value not in shown]
     assert len(hidden) > 8
