@@ -8,6 +8,7 @@ from routing.core.engine import Engine
 from routing.core.snapshot import IsolationMode, ReplicaEntry
 
 ISOLATION = "isolation"
+QUARANTINED = "quarantined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +25,20 @@ class Condition:
 def isolates(entry: ReplicaEntry, engine: Engine, mode: IsolationMode, namespace_id: str) -> bool:
     """Whether the replica may serve the namespace without sharing a cached block with another.
 
-    ``declared``: the operator vouches that the engines keep salts apart. ``audited`` and ``dedicated``: until an audit has proved a replica, it
-    serves the one
-    namespace that the control plane assigned to it. An engine family without salts always serves one namespace only.
+    A quarantined replica serves nobody. Otherwise it serves everybody where its engine takes salts and somebody stands for them: the operator in a
+    ``declared`` pool, a clean audit in an ``audited`` one. All else (``dedicated`` pools, unverified or suspect replicas of audited ones, engine
+    families without salts) serves the one namespace that the control plane assigned to it.
     """
-    if mode == "declared" and engine.salt_field is not None:
+    if entry.isolation == "quarantined":
+        return False
+    vouched = mode == "declared" or (mode == "audited" and entry.isolation == "isolated")
+    if vouched and engine.salt_field is not None:
         return True
     return entry.dedicated_namespace is not None and entry.dedicated_namespace == namespace_id
 
 
 def refusal(entry: ReplicaEntry, engine: Engine, condition: Condition, *, mode: IsolationMode, family: str, namespace_id: str) -> str | None:
-    """Why the replica may not be chosen, or None. ``isolation`` comes last: it means that nothing else speaks against the replica."""
+    """Why the replica may not be chosen, or None. Isolation comes last: it means that nothing else speaks against the replica."""
     if entry.state != "active":
         return entry.state
     if entry.role == "prefill":
@@ -52,5 +56,12 @@ def refusal(entry: ReplicaEntry, engine: Engine, condition: Condition, *, mode: 
     if not condition.breaker_allows:
         return "breaker_open"
     if not isolates(entry, engine, mode, namespace_id):
-        return ISOLATION
+        return QUARANTINED if entry.isolation == "quarantined" else ISOLATION
     return None
+
+
+def refusal_of_pinned(condition: Condition) -> str | None:
+    """Why a probe cannot be sent to the replica that it names. It goes there whatever the replica's state: to find that out is what it is for."""
+    if not condition.credential_opens:
+        return "credential"
+    return "tried" if condition.tried else None

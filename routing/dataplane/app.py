@@ -25,6 +25,7 @@ from routing.dataplane.feeds.load import LoadFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
+from routing.dataplane.probes import ProbeDoor
 from routing.dataplane.state import Plane
 from routing.dataplane.telemetry import Telemetry
 
@@ -62,6 +63,7 @@ class Router:
         metrics.registry.register(PlaneCollector(self.plane))
         self.snapshots = SnapshotFeed(self.plane, Keys(secrets))
         self.load = LoadFeed(self.plane)
+        self._probes = ProbeDoor(secrets.publish_public_key)
         self._valkey = _connect(config.valkey_url)
         self._tasks: list[asyncio.Task[None]] = []
         self._runners: list[web.ServerRunner] = []
@@ -83,7 +85,7 @@ class Router:
             self._run(self.plane.telemetry.run(self._valkey), "records")
         self._run(self.load.run(), "load")
         await self._listen(doors.public_door(self.plane), self.config.port)
-        await self._listen(doors.internal_door(self.plane, self.snapshots), self.config.internal_port)
+        await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from multidict import CIMultiDictProxy
 
+from namespaces.core.probe import Claims
 from routing.core.snapshot import EndpointEntry
 from routing.dataplane import errors
 from routing.dataplane.view import Grant, PlaneView
@@ -25,10 +26,11 @@ MAX_VERSION_CHARACTERS = 128
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated caller, acting in one scope."""
+    """An authenticated caller, acting in one scope. ``probe``: it is an audit's, whose grant and scope exist for this request alone."""
 
     grant: Grant
     scope_path: str
+    probe: Claims | None = None
 
 
 def _presented(headers: CIMultiDictProxy[str]) -> set[str]:

@@ -46,7 +46,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         ttft_slo_s=endpoint.slo.ttft_s if endpoint.slo else None,
         sequence=state.sequence,
     )
-    if not tried:
+    if not tried and flight.probe is None:
         state.sequence += 1
     pool_rate, sizes = plane.pool_rate(endpoint), plane.index.sizes()
     candidates = [
@@ -60,13 +60,14 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
             held_blocks=sizes.get(replica.url, (0, 0))[0],
             tried=tried,
             now_s=now_s,
+            pinned=flight.probe is not None,
         )
         for replica in endpoint.replicas
     ]
     decision = scheduler.decide(ask, candidates, endpoint.policy)
     if isinstance(decision, NoReplica):
         flight.candidates = flight.candidates if tried else decision.candidates
-        isolated = any(candidate.refusal == filters.ISOLATION for candidate in decision.candidates)
+        isolated = any(candidate.refusal in (filters.ISOLATION, filters.QUARANTINED) for candidate in decision.candidates)
         raise errors.isolation_unavailable() if isolated and not tried else errors.no_ready_replica()
     chosen = next(replica for replica in endpoint.replicas if str(replica.entry.id) == decision.chosen.replica_id)
     return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
@@ -83,6 +84,7 @@ def _picture(
     held_blocks: int,
     tried: Collection[UUID],
     now_s: float,
+    pinned: bool,
 ) -> Replica:
     """One candidate as the scheduler sees it."""
     entry, engine = replica.entry, plane.engine(replica.url)
@@ -93,13 +95,11 @@ def _picture(
         credential_opens=replica.credential_opens,
         tried=entry.id in tried,
     )
-    refusal = filters.refusal(
-        entry,
-        replica.engine,
-        condition,
-        mode=endpoint.pool.isolation,
-        family=endpoint.entry.engine,
-        namespace_id=namespace.public_id,
+    mode, family = endpoint.pool.isolation, endpoint.entry.engine
+    refusal = (
+        filters.refusal_of_pinned(condition)
+        if pinned
+        else filters.refusal(entry, replica.engine, condition, mode=mode, family=family, namespace_id=namespace.public_id)
     )
     if refusal is not None:
         return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)

@@ -17,12 +17,14 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from routing.dataplane import cors, errors, health, models, routes
-from routing.dataplane.authenticate import authenticate, request_id
+from routing.dataplane.authenticate import Caller, authenticate, request_id
 from routing.dataplane.errors import ApiError
 from routing.dataplane.feeds.snapshots import SnapshotFeed
+from routing.dataplane.probes import ProbeDoor
 from routing.dataplane.request_path import serve, snapshot
-from routing.dataplane.routes import MODEL, MODELS
+from routing.dataplane.routes import MODEL, MODELS, PROBE_ROUTES
 from routing.dataplane.state import Plane
+from routing.dataplane.view import PlaneView
 
 DECISION = "x-saltroute-decision"
 SERVER = "saltroute"
@@ -75,16 +77,47 @@ class Server(web.Server):
         )
 
 
+Serve = Callable[[web.BaseRequest, uuid.UUID, dict[str, str]], Awaitable[web.StreamResponse]]
+
+
 def public_door(plane: Plane) -> Handler:
     """The handler of the public port."""
 
+    async def serve_public(request: web.BaseRequest, decision_id: uuid.UUID, headers: dict[str, str]) -> web.StreamResponse:
+        headers.update(cors.answer_headers(request.headers, plane.config.cors_origins))
+        return await _serve_public(plane, request, decision_id, headers)
+
+    return _door(plane, serve_public)
+
+
+def internal_door(plane: Plane, feed: SnapshotFeed, probes: ProbeDoor) -> Handler:
+    """The handler of the internal port: health, metrics, status, and the probes of audits."""
+
+    async def serve_internal(request: web.BaseRequest, decision_id: uuid.UUID, headers: dict[str, str]) -> web.StreamResponse:
+        route = PROBE_ROUTES.get(request.path)
+        if route is not None and request.method == route.method:
+            return await serve(
+                plane, request, route, decision_id, headers, identify=lambda view: probes.caller(view, request.headers, now=time.time())
+            )
+        page = health.internal_page(plane, feed, request.path)
+        if page is None:
+            raise errors.unknown_url(None)
+        page.headers.update(headers)
+        return page
+
+    return _door(plane, serve_internal)
+
+
+def _door(plane: Plane, serve_one: Serve) -> Handler:
+    """What both ports have in common: a decision id on every answer, and errors as answers."""
+
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         decision_id = uuid.uuid4()
-        headers = {DECISION: str(decision_id), "Server": SERVER, **cors.answer_headers(request.headers, plane.config.cors_origins)}
+        headers = {DECISION: str(decision_id), "Server": SERVER}
         if (own_id := request_id(request.headers)) is not None:
             headers["X-Request-Id"] = own_id
         try:
-            answer = await _serve_public(plane, request, decision_id, headers)
+            answer = await serve_one(request, decision_id, headers)
         except ApiError as error:
             answer = _answer(error, headers)
             if not request.content.is_eof():
@@ -111,7 +144,11 @@ async def _serve_public(plane: Plane, request: web.BaseRequest, decision_id: uui
         return page
     match = routes.resolve(request.method, target)
     if match.route.engine_path is not None:
-        return await serve(plane, request, match, decision_id, headers)
+
+        def identify(view: PlaneView) -> Caller:
+            return authenticate(view, request.headers, tenant_slug=match.tenant_slug, now=time.time())
+
+        return await serve(plane, request, match.route, decision_id, headers, identify=identify)
     caller = authenticate(snapshot(plane), request.headers, tenant_slug=match.tenant_slug, now=time.time())
     if match.route is MODELS:
         found = models.listing(caller)
@@ -120,20 +157,6 @@ async def _serve_public(plane: Plane, request: web.BaseRequest, decision_id: uui
     else:
         raise errors.unknown_url(None)
     return web.Response(body=msgspec.json.encode(found), headers={**headers, "Content-Type": errors.JSON})
-
-
-def internal_door(plane: Plane, feed: SnapshotFeed) -> Handler:
-    """The handler of the internal port: health, metrics, status."""
-
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        page = health.internal_page(plane, feed, request.path)
-        headers = {DECISION: str(uuid.uuid4()), "Server": SERVER}
-        if page is None:
-            return _answer(errors.unknown_url(None), headers)
-        page.headers.update(headers)
-        return page
-
-    return handle
 
 
 def _answer(error: ApiError, headers: dict[str, str]) -> web.Response:

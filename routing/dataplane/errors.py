@@ -52,6 +52,16 @@ def invalid_key() -> ApiError:
     return ApiError(401, "invalid_api_key", "Incorrect API key provided.", type="invalid_request_error", headers={"WWW-Authenticate": "Bearer"})
 
 
+def invalid_probe() -> ApiError:
+    """One answer for absent, forged, expired and used probe tokens."""
+    return ApiError(401, "invalid_probe_token", "Incorrect probe token provided.", headers={"WWW-Authenticate": "Probe"})
+
+
+def unknown_probe_target() -> ApiError:
+    """An authentic token names a tenant, endpoint or replica that this router does not know (yet)."""
+    return ApiError(404, "unknown_probe_target", "This router does not know what the probe token names.")
+
+
 def conflicting_keys() -> ApiError:
     return ApiError(
         401,

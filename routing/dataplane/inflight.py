@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
+from routing.core.breaker import Breaker
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision
@@ -54,7 +56,7 @@ class Choice:
 class Attempt:
     """One dispatch. Made at the moment of dispatch, released exactly once."""
 
-    def __init__(self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, stream: bool) -> None:
+    def __init__(self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, stream: bool, probe: bool) -> None:
         self._plane = plane
         self.choice = choice
         self.engine = choice.engine
@@ -74,8 +76,9 @@ class Attempt:
         engine.requests += 1
         engine.in_flight += 1
         engine.chosen = plane.requests
+        self._breaker = Breaker() if probe else engine.breaker  # an audit neither opens a door for clients nor closes one
         self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
-        self._probe = engine.breaker.begin(self.started_s)
+        self._probe = self._breaker.begin(self.started_s)
         self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url)
 
     def headers_seen(self, status: int) -> None:
@@ -97,11 +100,11 @@ class Attempt:
         """
         if not self._told and (whole or self._probe):
             self._told = True
-            self.engine.breaker.succeeded(probe=self._probe)
+            self._breaker.succeeded(probe=self._probe)
 
     def _count_failure(self) -> None:
         self.engine.failures += 1
-        self.engine.breaker.failed(time.monotonic(), probe=self._probe and not self._told)
+        self._breaker.failed(time.monotonic(), probe=self._probe and not self._told)
         self._told = True
 
     def failed(self, error: str, *, breaker: bool = True) -> None:
@@ -126,7 +129,7 @@ class Attempt:
             else:
                 self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket)
         if not self._told:
-            self.engine.breaker.undecided(probe=self._probe)
+            self._breaker.undecided(probe=self._probe)
         self.engine.in_flight -= 1
         if self.engine.in_flight == 0 and self.engine.url not in self._plane.replicas:
             self._plane.forget_unused()
@@ -159,6 +162,11 @@ class Flight:
     status: int = 200
     error_code: str | None = None
 
+    @property
+    def probe(self) -> Claims | None:
+        """What an audit's token says, where the request is an audit's."""
+        return None if self.caller is None else self.caller.probe
+
     def __enter__(self) -> Flight:
         self.plane.in_flight += 1
         task = asyncio.current_task()
@@ -185,7 +193,7 @@ class Flight:
             raise RuntimeError("attempt out of order")
         self.decision = choice.decision
         self.candidates = choice.decision.candidates
-        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, stream=self.call.stream)
+        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, stream=self.call.stream, probe=self.probe is not None)
         return self.attempt
 
     def end_attempt(self) -> None:
@@ -211,7 +219,7 @@ class Flight:
         attempt, call, prompt, decision, usage = self.attempt, self.call, self.prompt, self.decision, self.usage
         if attempt is None or call is None or prompt is None or decision is None or self.endpoint is None or usage.prompt_tokens is None:
             return
-        if self.outcome != "ok":
+        if self.outcome != "ok" or self.probe is not None:  # what audits send is like nobody's prompts
             return
         if call.learns:
             self.plane.endpoint_state(self.endpoint.entry.id).ratio.observe(len(call.prompt), usage.prompt_tokens)
@@ -238,7 +246,7 @@ class Flight:
         if self.error_code is not None:
             metrics.refused.labels(code=self.error_code).inc()
         for kind, count in (("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens), ("cached", usage.cached_tokens)):
-            if count:
+            if count and self.probe is None:
                 metrics.tokens.labels(kind=kind).inc(count)
         ttft_s = self._ttft_s()
         if ttft_s is not None:
@@ -257,8 +265,9 @@ class Flight:
     def _record(self, outcome: Outcome, ttft_s: float | None) -> DecisionRecord:
         if self.caller is None:
             raise RuntimeError("a record needs a caller")
-        tenant, key = self.caller.grant.tenant.snapshot, self.caller.grant.key
-        scope = self.caller.grant.tenant.scopes.get(self.caller.scope_path)
+        tenant = self.caller.grant.tenant.snapshot
+        key = self.caller.grant.key if self.probe is None else None  # a probe's key and scope exist nowhere but in its namespace
+        scope = self.caller.grant.tenant.scopes.get(self.caller.scope_path) if self.probe is None else None
         endpoint, decision, usage = self.endpoint, self.decision, self.usage
         chosen = decision.chosen if decision is not None and self.attempts else None
         return DecisionRecord(
@@ -273,7 +282,7 @@ class Flight:
             request_id=self.request_id,
             endpoint_id=endpoint.entry.id if endpoint else None,
             endpoint=endpoint.entry.name if endpoint else None,
-            key_id=key.id,
+            key_id=key.id if key else None,
             scope_id=scope.id if scope else None,
             namespace=self.namespace.public_id if self.namespace else None,
             model=endpoint.entry.model.name if endpoint else None,

@@ -60,7 +60,7 @@ async def stream(plane: Plane, flight: Flight, answer: Answer, request: web.Base
     call, splitter = flight.call, answer.splitter
     if call is None or splitter is None:
         raise RuntimeError("not a stream")
-    meter = StreamMeter(hide_usage=not call.wants_usage, rename=_rename(flight), usage=flight.usage)
+    meter = StreamMeter(hide_usage=not call.wants_usage and flight.probe is None, rename=_rename(flight), usage=flight.usage)
     reply = web.StreamResponse(
         status=200,
         headers={**headers, "Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -12,12 +13,12 @@ from aiohttp import web
 
 from namespaces.core.salts import Namespace
 from routing.dataplane import errors, openai, relay
-from routing.dataplane.authenticate import Caller, authenticate, request_context, request_id
+from routing.dataplane.authenticate import Caller, request_context, request_id
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
 from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
-from routing.dataplane.routes import Match, Route
+from routing.dataplane.routes import Route
 from routing.dataplane.state import Plane
 from routing.dataplane.view import EndpointView, PlaneView
 
@@ -25,17 +26,18 @@ OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in 
 T = TypeVar("T")
 
 
-async def serve(plane: Plane, request: web.BaseRequest, match: Match, decision_id: UUID, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Answer one request that an engine is to serve. ``headers`` go on every answer.
+async def serve(
+    plane: Plane, request: web.BaseRequest, route: Route, decision_id: UUID, headers: Mapping[str, str], *, identify: Callable[[PlaneView], Caller]
+) -> web.StreamResponse:
+    """Answer one request that an engine is to serve. ``headers`` go on every answer; ``identify`` is the door: it says who is calling.
 
     Raises:
         ApiError: any answer but a success.
     """
-    route = match.route
     with Flight(plane, route=route.name, decision_id=decision_id, request_id=request_id(request.headers)) as flight:
         try:
             view = snapshot(plane)
-            flight.caller = caller = authenticate(view, request.headers, tenant_slug=match.tenant_slug, now=time.time())
+            flight.caller = caller = identify(view)
             admit(plane)
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)
@@ -146,7 +148,7 @@ def name_cache(caller: Caller, endpoint: EndpointView, call: Call, context: Mapp
     if endpoint.entry.client_subdivision and call.subdivision is None and call.body.value.get("cache_salt") is not None:
         raise errors.bad_request("'cache_salt' must be text of 1 to 128 characters.", "cache_salt")
     try:
-        return caller.grant.tenant.namespace(
+        namespace = caller.grant.tenant.namespace(
             endpoint.entry,
             scope_path=caller.scope_path,
             key_id=caller.grant.key.id,
@@ -155,6 +157,7 @@ def name_cache(caller: Caller, endpoint: EndpointView, call: Call, context: Mapp
         )
     except (ValueError, KeyError):
         raise errors.isolation_unavailable() from None
+    return namespace if caller.probe is None else replace(namespace, salt=caller.probe.engine_salt(namespace.salt))
 
 
 def refuse_if_cut(plane: Plane, request: web.BaseRequest) -> None:

@@ -34,6 +34,13 @@ MODEL = Route("model", "GET", "/v1/models/{id}")
 
 ROUTES: tuple[Route, ...] = (CHAT, COMPLETIONS, MODELS, MODEL)
 ENGINE_ROUTES: tuple[Route, ...] = tuple(route for route in ROUTES if route.engine_path is not None)
+PROBE_PREFIX = "/internal/probe"  # on the internal port: the same routes, for audits
+PROBE_ROUTES: dict[str, Route] = {
+    PROBE_PREFIX + route.path: Route(
+        f"probe:{route.name.removesuffix('_completions')}", "POST", PROBE_PREFIX + route.path, route.engine_path, route.shape
+    )
+    for route in ENGINE_ROUTES
+}
 
 _BY_PATH = {route.path: route for route in ROUTES if route is not MODEL}
 _TENANT = re.compile(r"/t/([^/]+)(/.*)")
