@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from django.utils import timezone
+
 from routing.api import shapes
-from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaState, SharingLevel
+from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaState, SharingLevel
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Replica
 from routing.queries import Routers, UsablePool
 
@@ -71,6 +73,13 @@ def replica(row: Replica) -> shapes.ReplicaOut:
         state=cast(ReplicaState, row.state),
         has_credential=row.credential is not None,
         kv_events=row.kv_events,
+        isolation=cast(IsolationState, row.isolation_state),
+        isolation_since=row.isolation_since,
+        isolation_reason=row.isolation_reason,
+        verified_at=row.isolation_verified_at,
+        build=row.build or None,
+        dedicated_namespace=row.dedicated_namespace,
+        audit_tokens_today=row.audit_tokens if row.audit_day == timezone.now().date() else 0,
         created_at=row.created_at,
     )
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaState, SharingLevel
+from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaState, SharingLevel
 from tenants.api.bodies import Body
 
 Reason = Annotated[str, msgspec.Meta(max_length=500, description="Goes to the audit log.")]
@@ -185,6 +185,13 @@ class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
     state: ReplicaState
     has_credential: bool
     kv_events: dict[str, Any] | None
+    isolation: Annotated[IsolationState, msgspec.Meta(description="What audits have found of the engine.")]
+    isolation_since: datetime | None
+    isolation_reason: str
+    verified_at: Annotated[datetime | None, msgspec.Meta(description="The last clean audit.")]
+    build: str | None
+    dedicated_namespace: str | None
+    audit_tokens_today: Annotated[int, msgspec.Meta(description="Prompt tokens that audits made the engine compute, since 00:00 UTC.")]
     created_at: datetime
 
 

@@ -10,7 +10,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from routing.api import catalogue, decisions, endpoints, policies, pools
+from routing.api import audits, catalogue, decisions, endpoints, policies, pools
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -53,6 +53,7 @@ _resources: list[URLPattern | URLResolver] = [
     *both("replicas/<path:reference>/drain", pools.ReplicaDrain, "replica-drain"),
     *both("replicas/<path:reference>/pause", pools.ReplicaPause, "replica-pause"),
     *both("replicas/<path:reference>/resume", pools.ReplicaResume, "replica-resume"),
+    *both("replicas/<path:reference>/repaired", audits.ReplicaRepaired, "replica-repaired"),
     *both("replicas/<path:reference>", pools.ReplicaItem, "replica"),
     *both("endpoints", endpoints.EndpointCollection, "endpoints"),
     *both("endpoints/<path:reference>/rotate-epoch", endpoints.EndpointRotateEpoch, "endpoint-rotate-epoch"),
@@ -61,6 +62,10 @@ _resources: list[URLPattern | URLResolver] = [
     *_policies("slo-policies", policies.SLO),
     *both("decisions", decisions.DecisionCollection, "decisions"),
     *both("decisions/<str:reference>", decisions.DecisionItem, "decision"),
+    *both("audits", audits.AuditCollection, "audits"),
+    *both("audits/<str:reference>/export", audits.AuditExport, "audit-export"),
+    *both("audits/<str:reference>", audits.AuditItem, "audit"),
+    *both("evidence-key", audits.EvidenceKeyView, "evidence-key"),
     *both("routers", decisions.RoutersView, "routers"),
     *both("status", decisions.StatusView, "status"),
     re_path(r"^(?P<rest>.*)$", NothingHere.as_view(schema=None)),
