@@ -19,6 +19,7 @@ from routing.services.audits.prompts import WORDS_A_PROMPT, prompt
 
 Send = Callable[[Probe, str], Seen]
 NEGATIVE = (Expect.APART, Expect.REFUSED_OR_APART)
+CONFIRMING_GAP = 0.85  # what the second stage must be able to find: nearly, not fully, distinct times
 TEMPLATE_PART = 0.25  # of a prompt: more than that cached at its first use is no template
 CONTRADICTED = "hits were reported that took as long as first uses"
 AS_FAST = "nothing was reported, but negative probes were as fast as hits"
@@ -290,7 +291,7 @@ class Execution:
         """The second stage, on probes of its own."""
         second = Tried(tried.case, tried.verdict)
         try:
-            for _ in range(max(self._sizes.timed_rounds, 5)):
+            for _ in range(_confirming_rounds(probes)):
                 self._round(second, probes, confirming=True)
         except OutOfBounds as bound:
             return Verdict(Outcome.INCONCLUSIVE, f"{label}: as fast as hits; {bound}", odd=True)
@@ -356,6 +357,12 @@ def _untried(case: Case) -> Verdict:
     if case.elsewhere is not None:
         return Verdict(Outcome.PROVED_ELSEWHERE, case.elsewhere)
     return Verdict(Outcome.NOT_EXPRESSIBLE, "this pool has nothing to try it with")
+
+
+def _confirming_rounds(probes: Sequence[Probe]) -> int:
+    """Enough that each kind of negative probe can reject by itself, with some to spare for answers that were held up."""
+    first_uses = sum(probe.expect is Expect.FRESH for probe in probes)
+    return next(rounds for rounds in range(4, 100) if timing.smallest_gap(rounds, rounds * first_uses) <= CONFIRMING_GAP)
 
 
 def cost_tokens(probes: Iterable[Probe]) -> int:

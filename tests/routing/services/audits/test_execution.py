@@ -1,0 +1,201 @@
+"""An audit against model engines: honest ones pass, each broken one is caught by the case meant for it, and lies quarantine nobody."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from namespaces.audit.case import Facts, Outcome
+from namespaces.audit.cases import CASES
+from namespaces.audit.states import Event
+from routing.services.audits.execution import Execution, Findings, Sizes, cost_tokens
+from routing.services.audits.prompts import WORDS, prompt
+from tests.routing.services.audits.engine import BLOCK_TOKENS, Engine
+
+FACTS = Facts(engine="vllm", adapters=("ada", "bob"))
+SMALL = Sizes(rounds=3, timed_negatives=20, timed_rounds=5)
+
+
+def audit(engine: Engine, **more: Any) -> Findings:
+    values: dict[str, Any] = {
+        "send": engine.send,
+        "facts": FACTS,
+        "rng": Random(1),
+        "block_tokens": BLOCK_TOKENS,
+        "sizes": SMALL,
+        "left_tokens": 1_000_000,
+    }
+    return Execution(**{**values, **more}).run()
+
+
+def failed(found: Findings) -> set[str]:
+    return {tried.case.name for tried in found.tried if tried.verdict.outcome is Outcome.FAIL}
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("template_tokens", [0, 3, 40])
+def test_an_honest_engine_passes(reports: bool, template_tokens: int) -> None:
+    """Also where the template alone fills blocks that a scope rightly shares with itself, and where nothing is reported."""
+    found = audit(Engine(reports=reports, template_tokens=template_tokens))
+    assert (found.outcome, found.event, found.reported) == (Outcome.PASS, Event.CLEAN, reports), found.reason
+    expressible = {tried.case.name for tried in found.tried if tried.verdict.outcome is Outcome.PASS}
+    assert expressible == {"two_salts", "part_of_salt", "routes", "client_salts", "adapters", "joined_texts"}
+    assert found.negatives >= 20
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize(
+    ("salt_mode", "case"),
+    [
+        ("ignore_salt", "two_salts"),
+        ("truncate_salt", "part_of_salt"),
+        ("last_characters", "part_of_salt"),
+        ("capitals", "part_of_salt"),
+        ("adapter_before", "joined_texts"),
+        ("adapter_after", "joined_texts"),
+        ("no_adapter", "adapters"),
+    ],
+)
+def test_each_broken_engine_is_caught_by_its_row(salt_mode: str, case: str, reports: bool) -> None:
+    """By what it reports, and by its times alone where it reports nothing; sharing is confirmed by a second, independent sample."""
+    found = audit(Engine(salt_mode=salt_mode, reports=reports))
+    assert (found.outcome, found.event) == (Outcome.FAIL, Event.SHARING), found.reason
+    assert case in failed(found)
+    assert case in found.reason
+    if salt_mode in ("truncate_salt", "last_characters", "capitals"):
+        assert failed(found) == {"part_of_salt"}
+
+
+@pytest.mark.parametrize("salt_mode", ["ignore_salt", "truncate_salt"])
+def test_an_engine_that_reports_zero_and_shares_is_not_passed(salt_mode: str) -> None:
+    """No control ever hits, so nothing passes; the times are not consulted to convict it on a field that lies."""
+    found = audit(Engine(salt_mode=salt_mode, lies=True))
+    assert found.outcome is Outcome.INCONCLUSIVE
+
+
+class ReportsOwnOnly(Engine):
+    """Reports hits of the first scope's plain salt truly and everything else as 0: the worst liar, whom only times give away."""
+
+    def send(self, probe: Any, prompt: str) -> Any:
+        from dataclasses import replace
+
+        seen = super().send(probe, prompt)
+        negative = probe.expect.value in ("apart", "refused or apart")
+        return replace(seen, cached_tokens=0) if negative and seen.status == 200 else seen
+
+
+def test_a_negative_that_reports_zero_but_is_as_fast_as_a_hit_is_inconclusive() -> None:
+    found = audit(ReportsOwnOnly(salt_mode="ignore_salt"), sizes=Sizes(rounds=5))
+    assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.ODD)
+    assert "as fast as hits" in found.reason
+
+
+@pytest.mark.parametrize("forged", [32, 48, 512, 1008, 99_999])
+@pytest.mark.parametrize("forged_from", [0, 3, 10, 40])
+def test_a_forged_field_quarantines_nobody(forged: int, forged_from: int) -> None:
+    """Whatever is forged and whenever it begins: the engine keeps namespaces apart, so no sharing may be found."""
+    found = audit(Engine(forged=forged, forged_from=forged_from))
+    assert found.event is not Event.SHARING, found.reason
+    assert found.outcome is not Outcome.FAIL
+
+
+@pytest.mark.parametrize("forged", [512, 99_999])
+def test_a_forged_field_does_not_hide_sharing(forged: int) -> None:
+    """A field that cannot be true is not believed; the times convict."""
+    found = audit(Engine(salt_mode="ignore_salt", forged=forged))
+    assert (found.reported, found.outcome) == (False, Outcome.FAIL)
+
+
+def test_a_field_that_cannot_be_true_passes_nobody() -> None:
+    found = audit(Engine(forged=1000))
+    assert (found.reported, found.outcome, found.event) == (False, Outcome.INCONCLUSIVE, Event.ODD)
+    assert "cannot be" in found.reason
+
+
+def test_one_odd_answer_is_a_suspicion_and_no_verdict() -> None:
+    """Seen once and not again."""
+
+    class Once(Engine):
+        def send(self, probe: Any, prompt: str) -> Any:
+            from dataclasses import replace
+
+            seen = super().send(probe, prompt)
+            return replace(seen, cached_tokens=640) if self.requests == 5 else seen
+
+    found = audit(Once())
+    assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.ODD)
+    assert "not again" in found.reason
+
+
+@pytest.mark.parametrize("number", [3, 8, 20])
+def test_a_lost_answer_is_tried_again_with_fresh_prompts(number: int) -> None:
+    assert audit(Engine(failing={number})).outcome is Outcome.PASS
+
+
+def test_an_engine_that_is_away_is_incomplete_and_no_suspicion() -> None:
+    """Nothing answers from the first probe, or from the middle on: no verdict, and no event that changes a state."""
+    for failing in (set(range(1, 1000)), set(range(20, 1000))):
+        found = audit(Engine(failing=failing))
+        assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.INCOMPLETE)
+        assert len(found.tried) == len(CASES)
+
+
+def test_without_times_that_tell_hits_apart_nothing_passes() -> None:
+    """No reported tokens, and an engine so fast or so noisy that a hit saves nothing one could see."""
+    found = audit(Engine(reports=False, token_s=0.0))
+    assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.INCOMPLETE)
+
+
+def test_rounds_under_load_do_not_count_in_times() -> None:
+    """All of them: the times are blind. A reported verdict stands without."""
+    timed = audit(Engine(reports=False), busy=lambda: True)
+    assert timed.outcome is Outcome.INCONCLUSIVE
+    assert timed.discarded_rounds > 20
+    assert audit(Engine(), busy=lambda: True).outcome is Outcome.PASS
+
+
+def test_the_budget_ends_a_run_and_never_makes_it_pass() -> None:
+    """Enough for some cases only. What it cost stays within the bound."""
+    found = audit(Engine(), left_tokens=20_000)
+    assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.INCOMPLETE)
+    assert found.computed_tokens <= 20_000
+    assert "used up" in found.reason
+
+
+def test_a_budget_for_one_round_of_each_case_is_enough_to_pass() -> None:
+    """The further rounds only sharpen the bound."""
+    least = sum(cost_tokens(plan) for case in CASES if (plan := case.plan(FACTS)) is not None)
+    found = audit(Engine(), left_tokens=least + 5000, sizes=Sizes())
+    assert found.outcome is Outcome.PASS
+    assert found.computed_tokens <= least + 5000
+
+
+def test_time_ends_a_run() -> None:
+    calls = iter(range(1000))
+    assert audit(Engine(), late=lambda: next(calls) > 30).event is Event.INCOMPLETE
+
+
+def test_what_the_usual_sizes_cost() -> None:
+    """As stated: within the day's 300,000 tokens on either kind of engine, with 60 clean probes, so a bound of 5 %."""
+    reported, timed = audit(Engine(), sizes=Sizes()), audit(Engine(reports=False), sizes=Sizes())
+    assert (reported.outcome, timed.outcome) == (Outcome.PASS, Outcome.PASS)
+    assert reported.negatives >= 60
+    assert 120_000 < reported.computed_tokens < 160_000
+    assert timed.computed_tokens < 300_000
+    assert sum(tried.verdict.negative_probes for tried in timed.tried if tried.case.name == "two_salts") == 100
+
+
+def test_no_adapter_no_case_and_it_says_so() -> None:
+    found = audit(Engine(), facts=Facts(engine="vllm"))
+    assert found.outcome is Outcome.PASS
+    unexpressed = {tried.case.name for tried in found.tried if tried.verdict.outcome is Outcome.NOT_EXPRESSIBLE}
+    assert unexpressed == {"adapters", "joined_texts", "images", "tiers"}
+
+
+def test_prompts_are_long_and_differ_from_the_first_block_on() -> None:
+    assert len(set(WORDS)) == len(WORDS) > 240
+    made = [prompt(Random(seed)) for seed in range(200)]
+    assert all(len(text.split()) >= 1024 for text in made)
+    assert len({" ".join(text.split()[:8]) for text in made}) == 200
