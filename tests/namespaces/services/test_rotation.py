@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -38,10 +39,10 @@ class Probe:
 
     name = "probe"
 
-    def __init__(self, *, kill_at: int | None = None, left: Iterator[int] = iter(())) -> None:
+    def __init__(self, *, kill_at: int | None = None, left: Iterable[int] = ()) -> None:
         self.calls = 0
         self.kill_at = kill_at
-        self.remaining = left
+        self.remaining = iter(left)
 
     def tick(self) -> bool:
         """One more step; dies at the chosen one."""
@@ -108,7 +109,7 @@ def test_a_second_run_and_a_second_request_change_nothing(world: World) -> None:
 
 
 def test_killed_at_any_step_it_goes_on_where_it_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between and inside the transactions of every tenant and phase: each tenant is moved once, and what the dead worker left opens with both roots."""
+    """Between and inside the transactions of every tenant and phase: each tenant moves once; what the dead worker left opens with both roots."""
     killed = 0
     for step in range(1, 100):
         point = transaction.savepoint()
@@ -137,8 +138,7 @@ def test_a_budget_that_runs_out_leaves_the_rest_to_the_next_run(world: World) ->
     """One tenant for each run: the position is in the row."""
     row, places = world.request(), []
     for _ in range(30):
-        allowed = iter([True])
-        over = operations.perform(tenant_id=world.platform, operation_id=row.id, roots=BOTH, go_on=lambda allowed=allowed: next(allowed, False))
+        over = operations.perform(tenant_id=world.platform, operation_id=row.id, roots=BOTH, go_on=partial(next, iter([True]), False))
         with tenant_scope(world.platform):
             row = operations.find(world.platform, str(row.id))
         places.append((row.phase, row.tenants_done))
@@ -150,11 +150,11 @@ def test_a_budget_that_runs_out_leaves_the_rest_to_the_next_run(world: World) ->
 
 def test_what_appears_under_the_old_root_meanwhile_means_another_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by verifying; a process that never stops sealing to it ends the operation as failed, in words."""
-    monkeypatch.setitem(sealed._kinds, "probe", Probe(left=iter([0, 1])))
+    monkeypatch.setitem(sealed._kinds, "probe", Probe(left=[0, 1]))
     done = world.perform(world.request())
     assert (done.state, done.passes) == ("done", 2)
     assert world.actions("tenant_key.rewrap") == [2] * 5
-    monkeypatch.setitem(sealed._kinds, "probe", Probe(left=iter([1] * 1000)))
+    monkeypatch.setitem(sealed._kinds, "probe", Probe(left=[1] * 1000))
     failed = world.perform(world.request())
     assert (failed.state, failed.passes) == ("failed", rotation.MAX_PASSES)
     assert "still seals" in failed.problem

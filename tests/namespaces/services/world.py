@@ -69,11 +69,11 @@ class World:
 
     def credentials(self, roots: Roots) -> list[str]:
         """Every credential as these roots open it."""
-        found = []
+        found: list[str] = []
         for tenant_id in self.all:
             with tenant_scope(tenant_id):
-                for row in Replica.objects.filter(tenant_id=tenant_id, credential__isnull=False):
-                    found.append(roots.unseal(bytes(row.credential or b""), info=keyring.credential_info(tenant_id, row.id)).decode())
+                rows = Replica.objects.filter(tenant_id=tenant_id, credential__isnull=False)
+                found += [roots.unseal(bytes(row.credential or b""), info=keyring.credential_info(tenant_id, row.id)).decode() for row in rows]
         return found
 
     def actions(self, action: str) -> list[int]:
@@ -146,8 +146,5 @@ def namespace(view: TenantView) -> Namespace:
 
 def spellings(*values: bytes) -> list[str]:
     """How a secret could show in a text."""
-    return [
-        text
-        for value in values
-        for text in (value.hex(), base64.b64encode(value).decode().rstrip("="), base64.urlsafe_b64encode(value).decode().rstrip("="), repr(value)[2:-1])
-    ]
+    coded = [text for value in values for text in (base64.b64encode(value).decode(), base64.urlsafe_b64encode(value).decode())]
+    return [*(text.rstrip("=") for text in coded), *(value.hex() for value in values), *(repr(value)[2:-1] for value in values)]
