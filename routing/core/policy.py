@@ -49,7 +49,7 @@ class SloPolicy:
 
     @property
     def ttft_s(self) -> float | None:
-        """The target the scheduler steers by: the tightest percentile that is set, in seconds."""
+        """The target the scheduler steers by, in seconds: p95 where it is set, else p99, else p50."""
         targets = [target for target in (self.ttft_p95_ms, self.ttft_p99_ms, self.ttft_p50_ms) if target is not None]
         return targets[0] / 1000 if targets else None
 

@@ -163,7 +163,8 @@ class Run:
 
 
 def _read_stream(raw: bytes) -> tuple[str, dict[str, Any]]:
-    content, usage = "", {}
+    content = ""
+    usage: dict[str, Any] = {}
     for line in raw.split(b"\n\n"):
         if line.startswith(b"data: {"):
             event = msgspec.json.decode(line[6:])

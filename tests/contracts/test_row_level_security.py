@@ -27,7 +27,7 @@ CROSS_TENANT_FUNCTIONS = {
 def _rows(query: str) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(query)
-        return cursor.fetchall()
+        return list(cursor.fetchall())
 
 
 def test_every_table_with_a_tenant_has_forced_policies() -> None:
@@ -95,7 +95,7 @@ def _references() -> Iterator[tuple[str, str, str]]:
 
 
 def test_references_between_tenant_rows_are_composite() -> None:
-    """Held against pg_constraint: (tenant_id, column) references (tenant_id, id). The one plain reference is a grant's pool, which crosses tenants."""
+    """Held against pg_constraint: (tenant_id, column) references (tenant_id, id). A grant's pool alone is a plain reference: it crosses tenants."""
     constraints = _rows(
         """
         SELECT c.conrelid::regclass::text, c.confrelid::regclass::text,

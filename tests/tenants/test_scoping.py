@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
-from tenants.models import Scope, Tenant
+from tenants.models import ApiKey, Scope, Tenant
 from tenants.scoping import ScopeError, current, require_scope, tenant_scope
 
 pytestmark = pytest.mark.django_db
@@ -75,14 +74,18 @@ def test_require_scope_is_a_programmers_mistake() -> None:
         require_scope(acorn)
 
 
-def test_references_cannot_cross_tenants(as_owner: Callable[[], object]) -> None:
-    """A composite foreign key refuses another tenant's id even where a policy would not see it."""
-    from tenants.models import ApiKey
+def _key_of_another_scope(tenant_id: uuid.UUID, scope_id: uuid.UUID) -> None:
+    with tenant_scope(tenant_id):
+        ApiKey.objects.create(tenant_id=tenant_id, kind="inference", name="k", shown="x", digest=b"d" * 32, scope_id=scope_id)
+        with connection.cursor() as cursor:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
+
+def test_references_cannot_cross_tenants() -> None:
+    """A composite foreign key refuses another tenant's id even where a policy would not see it."""
     acorn, birch = _tenant("acorn"), _tenant("birch")
     with tenant_scope(acorn):
         foreign = Scope.objects.get().id
-    with pytest.raises(IntegrityError), tenant_scope(birch):
-        ApiKey.objects.create(tenant_id=birch, kind="inference", name="k", shown="x", digest=b"d" * 32, scope_id=foreign)
-        with connection.cursor() as cursor:
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    with pytest.raises(IntegrityError):
+        _key_of_another_scope(birch, foreign)
+    _key_of_another_scope(acorn, foreign)  # its own scope is fine
