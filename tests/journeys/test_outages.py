@@ -1,0 +1,171 @@
+"""The data plane outlives everything behind it: databases killed, frozen, workers stopped. One product of its own, since it is hurt on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from deploy.local.options import REPOSITORY
+from tests.product import POLL_S, START_S, STOP_S, Product, fresh_home, remove
+
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(START_S + STOP_S + 240), pytest.mark.xdist_group("outages")]
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def hurt() -> Iterator[Product]:
+    """A product that these tests may hurt; each leaves it healed."""
+    home = fresh_home()
+    try:
+        product = Product.start(home)
+        yield product
+        assert product.stop() == 0, product.output.read_text()
+    finally:
+        remove(home)
+
+
+def until(what: str, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {within_s:.0f} s"
+        time.sleep(POLL_S)
+
+
+def chat(product: Product, text: str = "hi", key: str | None = None, timeout_s: float = 30) -> httpx.Response:
+    body = {"model": product.model, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    headers = {"Authorization": f"Bearer {key or product.key}"}
+    return httpx.post(f"{product.router_url}/v1/chat/completions", json=body, headers=headers, timeout=timeout_s)
+
+
+def control(product: Product, path: str, token: str | None = None) -> Any:
+    return httpx.get(f"{product.control_url}/api/v1/{path}", headers={"Authorization": f"Bearer {token or product.token}"}, timeout=30)
+
+
+class Traffic:
+    """A client that never stops; ``statuses`` counts what it got, 0 for no answer."""
+
+    def __init__(self, product: Product) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.decisions: list[str] = []
+        self._product, self._stop = product, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                answer = chat(self._product, f"question {number}")
+            except httpx.HTTPError:
+                self.statuses[0] += 1
+            else:
+                self.statuses[answer.status_code] += 1
+                self.decisions.append(answer.headers["x-saltroute-decision"])
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def more(self, count: int) -> None:
+        """Wait for ``count`` more answers."""
+        wanted = self.statuses.total() + count
+        until(f"{count} more answers", lambda: self.statuses.total() >= wanted)
+
+
+@contextmanager
+def frozen(*pids: int) -> Iterator[None]:
+    """Processes that neither run nor end: the worst kind of outage, since connections hang."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def children(product: Product, prefix: str) -> list[int]:
+    table = json.loads((product.home.run / "children.json").read_text())
+    return [row[0] for name, row in table.items() if name.startswith(prefix)]
+
+
+@pytest.mark.parametrize("store", ["postgres", "valkey"])
+def test_no_request_fails_when_a_store_is_killed_and_its_records_arrive_later(hurt: Product, store: str) -> None:
+    """kill -9 while requests flow: every answer is 200; afterwards every decision that was handed out can be read."""
+    with Traffic(hurt) as traffic:
+        traffic.more(5)
+        before = hurt.output.read_text().count(f"started {store} again")
+        os.kill(hurt.pid(store), signal.SIGKILL)
+        until(f"{store} back", lambda: hurt.output.read_text().count(f"started {store} again") > before)
+        traffic.more(10)
+    assert set(traffic.statuses) == {200}, traffic.statuses
+    assert f"{store} was killed by SIGKILL" in hurt.output.read_text()
+    wanted = set(traffic.decisions)
+
+    def arrived() -> bool:
+        for decision in list(wanted):
+            if control(hurt, f"decisions/{decision}").status_code == 200:
+                wanted.discard(decision)
+        return not wanted or dropped(hurt) >= len(wanted)
+
+    until("every record stored, or counted as dropped", arrived)
+
+
+def dropped(product: Product) -> float:
+    text = httpx.get(f"http://127.0.0.1:{product.ports['ROUTER_INTERNAL_PORT']}/metrics", timeout=10).text
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("saltroute_records_dropped_total"))
+
+
+def test_a_router_restarts_without_either_store(hurt: Product) -> None:
+    """Both frozen, so that connections hang: a killed router comes back and serves from its last snapshot; a bad key stays bad."""
+    assert chat(hurt).status_code == 200
+    router = hurt.pid("router")
+    with frozen(*children(hurt, "postgres"), *children(hurt, "valkey")):
+        os.kill(router, signal.SIGKILL)
+
+        def served() -> bool:
+            try:
+                return hurt.pid("router") != router and chat(hurt, timeout_s=5).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        until("the router serves again", served)
+        assert chat(hurt, key="sk-sr-nobody-has-this-key-000000").status_code == 401
+    until("the control plane answers again", lambda: control(hurt, "keys").status_code == 200)
+
+
+def test_a_revoked_key_is_refused_with_every_worker_stopped(hurt: Product, tmp_path: Any) -> None:
+    """Publishing does not depend on Celery: the change itself reaches Valkey. The time is printed, the bound here only ends the test."""
+    token = tmp_path / "token"
+    env = {**{name: value for name, value in os.environ.items() if not name.startswith(("DATABASE_", "VALKEY_", "SALTROUTE_", "CELERY_", "DJANGO_"))}}
+    env["SALTROUTE_HOME"] = str(hurt.home.root)
+    command = [sys.executable, "manage.py", "createtoken", "journey", "--tenant", "acme", "--role", "admin", "--out", str(token)]
+    subprocess.run(command, cwd=REPOSITORY, env=env, check=True)
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+    made = httpx.post(f"{hurt.control_url}/api/v1/keys", json={"name": "to be revoked"}, headers=headers, timeout=30)
+    assert made.status_code == 201, made.text
+    secret, key_id = made.json()["secret"], made.json()["id"]
+    until("the new key works", lambda: chat(hurt, key=secret).status_code == 200)
+    with frozen(*children(hurt, "celery-")):
+        assert httpx.delete(f"{hurt.control_url}/api/v1/keys/{key_id}", headers=headers, timeout=30).status_code in (200, 204)
+        began = time.monotonic()
+        until("the revoked key is refused", lambda: chat(hurt, key=secret).status_code == 401, within_s=10)
+        sys.stdout.write(f"revoked key refused {time.monotonic() - began:.3f} s after the answer\n")
+    assert chat(hurt).status_code == 200
