@@ -25,6 +25,12 @@ def material(tenant_id: UUID) -> KeyMaterial | None:
     return None if row is None else KeyMaterial(version=row.version, wrapped=bytes(row.wrapped))
 
 
+def versions(tenant_id: UUID) -> list[TenantKeyVersion]:
+    """Every version that is kept, newest first."""
+    require_scope(tenant_id)
+    return list(TenantKeyVersion.objects.filter(tenant_id=tenant_id).defer("wrapped").order_by("-version"))
+
+
 def provision(*, tenant_id: UUID, actor: Actor, root: bytes) -> bool:
     """Make the tenant's first key, wrapped under ``root`` (32 bytes), and publish the tenant. Safe to repeat: True only when it was made now.
 

@@ -10,7 +10,8 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from routing.api import audits, catalogue, decisions, endpoints, policies, pools
+from namespaces.api.urls import urlpatterns as namespace_urls
+from routing.api import audits, catalogue, decisions, endpoints, identity, policies, pools
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -38,6 +39,7 @@ def _policies(route: str, views: policies.PolicyViews) -> list[URLPattern]:
 
 _resources: list[URLPattern | URLResolver] = [
     *tenant_urls,
+    *namespace_urls,
     *both("artifacts", catalogue.ArtifactCollection, "artifacts"),
     *both("artifacts/<str:reference>", catalogue.ArtifactItem, "artifact"),
     *both("models", catalogue.ModelCollection, "models"),
@@ -66,6 +68,8 @@ _resources: list[URLPattern | URLResolver] = [
     *both("audits/<str:reference>/export", audits.AuditExport, "audit-export"),
     *both("audits/<str:reference>", audits.AuditItem, "audit"),
     *both("evidence-key", audits.EvidenceKeyView, "evidence-key"),
+    *both("namespaces/explain", identity.NamespaceExplain, "namespace-explain"),
+    *both("identity-events", identity.IdentityEvents, "identity-events"),
     *both("routers", decisions.RoutersView, "routers"),
     *both("status", decisions.StatusView, "status"),
     re_path(r"^(?P<rest>.*)$", NothingHere.as_view(schema=None)),
