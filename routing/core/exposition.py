@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """One scrape. ``capacity_tokens`` is the size of the KV cache; ``started_at`` is unix seconds; None is "not said"."""
+    """One scrape. ``capacity_tokens`` is the size of the KV cache; ``started_at`` is unix seconds; ``finished`` counts requests since then, whoever
+    sent them; None is "not said"."""
 
     running: float | None = None
     waiting: float | None = None
     capacity_tokens: int | None = None
     started_at: float | None = None
+    finished: float | None = None
 
 
 _NUMBER = rb"([0-9.eE+-]+)\s*$"
@@ -28,6 +30,7 @@ def _gauge(name: bytes) -> re.Pattern[bytes]:
 
 _RUNNING = {"vllm": _gauge(b"vllm:num_requests_running"), "sglang": _gauge(b"sglang:num_running_reqs")}
 _WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sglang:num_queue_reqs")}
+_FINISHED = {"vllm": _gauge(b"vllm:request_success_total")}
 _STARTED = _gauge(b"process_start_time_seconds")
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
@@ -69,4 +72,5 @@ def read_load(family: str, page: bytes) -> EngineLoad:
         waiting=_sum(_WAITING.get(family), page),
         capacity_tokens=_capacity_tokens(family, page),
         started_at=_sum(_STARTED, page),
+        finished=_sum(_FINISHED.get(family), page),
     )

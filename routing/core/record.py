@@ -79,6 +79,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     decide_s: float | None = None
     slo_ttft_s: float | None = None
     slo_attainable: bool = True
+    alarm: str | None = None  # what an audit should look into, such as "cached_more_than_owned"; judges nothing
     attempts: tuple[AttemptRecord, ...] = ()
     candidates: tuple[CandidateRecord, ...] = ()
 

@@ -2,7 +2,11 @@
 
 Advice, never law: a wrong entry costs milliseconds. The index is keyed by namespace first, so no namespace sees or influences another's.
 An entry is *pending* from dispatch, *inferred* from the first byte on, and fades with age; it is dropped on refusal. Each replica's entries are
-bounded by what its cache can hold, leaves first, as engines evict. Memory: about 250 bytes an entry.
+bounded by what its cache can hold, leaves first, as engines evict. Every entry is some *owner's* (a tenant's): who holds most of a full replica pays
+first, and nobody is pushed below an equal share, so that no tenant can evict what another's modest traffic taught. Memory: about 260 bytes an entry.
+
+Where history was lost (evicted, or a prompt of which nobody knows whether it ran) the namespace has a *gap* there until the replica is forgotten:
+:meth:`HistoryIndex.explained` then says that it cannot tell.
 """
 
 from __future__ import annotations
@@ -10,15 +14,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from routing.core.prefix import DIGEST_BYTES
 
 Source = Literal["pending", "inferred"]
 P_PENDING = 0.50
 P_INFERRED = 0.80
 AGE_CONSTANT_S = 300.0  # tau of the confidence's decay, for chat; the median reuse gap of chat traces is of that order
 DEFAULT_CAPACITY_BLOCKS = 50_000
+MAX_GAPS = 256  # namespaces with gaps, for each owner at a replica; with more of them, all of the owner's count as such
 MAX_STRETCHES = 32  # bounds the work of a match in a conversation of many turns
 
 
@@ -42,6 +49,7 @@ NO_MATCH = Match(blocks=0, confidence=0.0, source=None, age_s=0.0)
 @dataclass(slots=True)
 class _Entry:
     since: int  # ticket of the dispatch that made the entry: earlier ones never counted on it
+    last: int  # ticket of the latest dispatch that used it
     pending: int  # dispatches in flight that will make it resident
     inferred_at_s: float | None  # last time an answer showed it resident
 
@@ -62,52 +70,92 @@ class _Entry:
         return self.inferred_at_s == other.inferred_at_s and (self.pending > 0) == (other.pending > 0)
 
 
-class _Replica:
-    """One replica's blocks, least recently used first. Keys are namespace + digest: the namespace is part of every look-up."""
+_NONE: OrderedDict[bytes, _Entry] = OrderedDict()  # what an unknown owner holds; never written to
 
-    __slots__ = ("capacity_blocks", "entries", "evicted")
+
+class _Replica:
+    """One replica's blocks by owner, least recently used first. Keys are namespace + digest: the namespace is part of every look-up."""
+
+    __slots__ = ("capacity_blocks", "evicted", "gaps", "owners", "size")
 
     def __init__(self, capacity_blocks: int) -> None:
         self.capacity_blocks = capacity_blocks
-        self.entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self.owners: dict[bytes, OrderedDict[bytes, _Entry]] = {}
+        self.gaps: dict[bytes, set[bytes] | None] = {}  # by owner: namespaces whose history is not whole; None: none is
+        self.size = 0
         self.evicted = 0
 
-    def end_of_stretch(self, first: _Entry, namespace: bytes, digests: Sequence[bytes], positions: range) -> int:
-        """Where, among ``positions`` in a held chain, the evidence begins to differ from that of ``first``."""
-        return _first(positions, lambda position: not self.entries[namespace + digests[position]].like(first))
+    def held(self, owner: bytes) -> OrderedDict[bytes, _Entry]:
+        return self.owners.get(owner, _NONE)
+
+    def forget(self, owner: bytes, key: bytes) -> None:
+        """Drop one entry that never came true."""
+        entries = self.owners[owner]
+        del entries[key]
+        self.size -= 1
+        if not entries:
+            del self.owners[owner]
 
     def trim(self) -> None:
-        while len(self.entries) > self.capacity_blocks:
-            self.entries.popitem(last=False)
-            self.evicted += 1
+        """Evict down to the bound: from whoever holds most, and from nobody below an equal share of it."""
+        while self.size > self.capacity_blocks:
+            payer = max(self.owners, key=lambda owner: (len(self.owners[owner]), owner))
+            entries = self.owners[payer]
+            over_share = len(entries) - self.capacity_blocks // len(self.owners)  # > 0: the largest holds more than the mean
+            for _ in range(min(over_share, self.size - self.capacity_blocks)):
+                key, _entry = entries.popitem(last=False)
+                self.add_gap(payer, key[:-DIGEST_BYTES])
+                self.size -= 1
+                self.evicted += 1
+            if not entries:
+                del self.owners[payer]
+
+    def add_gap(self, owner: bytes, namespace: bytes) -> None:
+        gaps = self.gaps.setdefault(owner, set())
+        if gaps is not None:
+            gaps.add(namespace)
+            if len(gaps) > MAX_GAPS:
+                self.gaps[owner] = None
+
+    def is_whole(self, owner: bytes, namespace: bytes) -> bool:
+        gaps = self.gaps.get(owner, _NO_GAPS)
+        return gaps is not None and namespace not in gaps
+
+
+_NO_GAPS: set[bytes] = set()
 
 
 class HistoryIndex:
-    """All replicas' histories. Not thread-safe: one event loop owns it. ``now_s`` is monotonic and given by the caller."""
+    """All replicas' histories. Not thread-safe: one event loop owns it. ``now_s`` is monotonic and given by the caller.
+
+    ``owner`` is whose budget a namespace's entries count against; one namespace has one owner. ``hits`` and ``misses`` count look-ups.
+    """
 
     def __init__(self, *, capacity_blocks: int = DEFAULT_CAPACITY_BLOCKS) -> None:
         self._capacity_blocks = capacity_blocks
         self._replicas: dict[str, _Replica] = {}
         self._dispatches = 0
+        self.hits = 0
+        self.misses = 0
 
-    def match(self, namespace: bytes, digests: Sequence[bytes], replica: str, now_s: float) -> Match:
+    def match(self, namespace: bytes, digests: Sequence[bytes], replica: str, now_s: float, *, owner: bytes = b"") -> Match:
         """The longest prefix of ``digests`` that ``replica`` holds in ``namespace``.
 
         Along a chain, presence, age and promises are monotone: whatever touches a block touches all before it. So bisection finds the end of the
         match and the ends of its stretches of equal evidence (about one for each turn of a conversation).
         """
         held = self._replicas.get(replica)
-        if held is None:
-            return NO_MATCH
-        entries = held.entries
+        entries = _NONE if held is None else held.held(owner)
         blocks = _first(range(len(digests)), lambda position: namespace + digests[position] not in entries)
         if blocks == 0:
+            self.misses += 1
             return NO_MATCH
+        self.hits += 1
         leaf = entries[namespace + digests[blocks - 1]]
         expected_blocks, start = 0.0, 0
         for _ in range(MAX_STRETCHES):
             first = entries[namespace + digests[start]]
-            end = held.end_of_stretch(first, namespace, digests, range(start, blocks))
+            end = _end_of_stretch(entries, namespace, digests, range(start, blocks))
             expected_blocks += (end - start) * first.probability(now_s)
             start = end
             if start == blocks:
@@ -115,46 +163,70 @@ class HistoryIndex:
         expected_blocks += (blocks - start) * leaf.probability(now_s)  # beyond the bound: no less than the weakest
         return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
 
-    def dispatched(self, namespace: bytes, digests: Sequence[bytes], replica: str) -> int:
+    def explained(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"") -> int | None:
+        """How many leading blocks other dispatches than that of ``ticket`` put at ``replica``, whatever their age: the most that the namespace's own
+        history can explain of a hit. None where that history has gaps."""
+        held = self._replicas.get(replica)
+        if held is None or not held.is_whole(owner, namespace):
+            return None
+        entries = held.held(owner)
+
+        def unexplained(position: int) -> bool:
+            entry = entries.get(namespace + digests[position])
+            return entry is None or entry.since == entry.last == ticket
+
+        return _first(range(len(digests)), unexplained)
+
+    def dispatched(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
         """Count a prompt as residency-to-be at ``replica``, from the moment it is sent.
 
         Returns the ticket by which this dispatch is settled, once: :meth:`confirmed` or :meth:`dropped`. Entries that were evicted or forgotten
         and came back meanwhile belong to later dispatches, so a late settlement never takes away what those promise.
         """
         self._dispatches += 1
+        ticket = self._dispatches
         held = self._replicas.setdefault(replica, _Replica(self._capacity_blocks))
+        if not digests:
+            return ticket
+        entries = held.owners.setdefault(owner, OrderedDict())
         for digest in reversed(digests):  # root last: it is the most recently used, so leaves are evicted first
             key = namespace + digest
-            entry = held.entries.get(key)
+            entry = entries.get(key)
             if entry is None:
-                held.entries[key] = _Entry(since=self._dispatches, pending=1, inferred_at_s=None)
+                entries[key] = _Entry(since=ticket, last=ticket, pending=1, inferred_at_s=None)
+                held.size += 1
             else:
                 entry.pending += 1
-                held.entries.move_to_end(key)
+                entry.last = ticket
+                entries.move_to_end(key)
         held.trim()
-        return self._dispatches
+        return ticket
 
-    def confirmed(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, now_s: float) -> None:
+    def confirmed(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, now_s: float, *, owner: bytes = b"") -> None:
         """The prompt's prefill ran (first byte seen, or cancelled after upstream headers): pending becomes inferred."""
-        for _, entry in self._counted(namespace, digests, replica, ticket):
+        for _, entry in self._counted(namespace, digests, replica, ticket, owner):
             entry.pending -= 1
             entry.inferred_at_s = now_s
 
-    def dropped(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int) -> None:
-        """The prompt was refused or never arrived: what only it promised is forgotten."""
-        for key, entry in self._counted(namespace, digests, replica, ticket):
-            entry.pending -= 1
-            if entry.pending == 0 and entry.inferred_at_s is None:
-                del self._replicas[replica].entries[key]
-
-    def _counted(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int) -> Iterator[tuple[bytes, _Entry]]:
-        """The entries that the dispatch of ``ticket`` counted on and that are still the same."""
+    def dropped(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"", certain: bool = True) -> None:
+        """The prompt was refused or never arrived: what only it promised is forgotten. Not ``certain``: it may have run all the same."""
         held = self._replicas.get(replica)
         if held is None:
             return
+        for key, entry in list(self._counted(namespace, digests, replica, ticket, owner)):
+            entry.pending -= 1
+            if entry.pending == 0 and entry.inferred_at_s is None:
+                held.forget(owner, key)
+        if not certain:
+            held.add_gap(owner, namespace)
+
+    def _counted(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, owner: bytes) -> Iterator[tuple[bytes, _Entry]]:
+        """The entries that the dispatch of ``ticket`` counted on and that are still the same."""
+        held = self._replicas.get(replica)
+        entries = _NONE if held is None else held.held(owner)
         for digest in digests:
             key = namespace + digest
-            entry = held.entries.get(key)
+            entry = entries.get(key)
             if entry is not None and entry.since <= ticket:
                 yield key, entry
 
@@ -170,7 +242,13 @@ class HistoryIndex:
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Blocks held and blocks evicted so far, by replica: for metrics."""
-        return {name: (len(replica.entries), replica.evicted) for name, replica in self._replicas.items()}
+        return {name: (replica.size, replica.evicted) for name, replica in self._replicas.items()}
+
+
+def _end_of_stretch(entries: Mapping[bytes, _Entry], namespace: bytes, digests: Sequence[bytes], positions: range) -> int:
+    """Where, among ``positions`` in a held chain, the evidence begins to differ from that of the first."""
+    first = entries[namespace + digests[positions.start]]
+    return _first(positions, lambda position: not entries[namespace + digests[position]].like(first))
 
 
 def _first(positions: range, holds: Callable[[int], bool]) -> int:

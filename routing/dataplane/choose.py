@@ -13,7 +13,7 @@ from routing.core.types import Ask, NoReplica, Replica
 from routing.dataplane import errors
 from routing.dataplane.inflight import Choice, Flight, Prompt
 from routing.dataplane.openai import Call
-from routing.dataplane.state import Plane
+from routing.dataplane.state import EndpointState, Plane
 from routing.dataplane.view import EndpointView, ReplicaView
 
 
@@ -48,6 +48,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
     )
     if not tried and flight.probe is None:
         state.sequence += 1
+    owner = flight.owner
     pool_rate, sizes = plane.pool_rate(endpoint), plane.index.sizes()
     candidates = [
         _picture(
@@ -61,6 +62,8 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
             tried=tried,
             now_s=now_s,
             pinned=flight.probe is not None,
+            owner=owner,
+            state=state,
         )
         for replica in endpoint.replicas
     ]
@@ -68,9 +71,26 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
     if isinstance(decision, NoReplica):
         flight.candidates = flight.candidates if tried else decision.candidates
         isolated = any(candidate.refusal in (filters.ISOLATION, filters.QUARANTINED) for candidate in decision.candidates)
-        raise errors.isolation_unavailable() if isolated and not tried else errors.no_ready_replica()
+        if not isolated or tried:
+            raise errors.no_ready_replica()
+        _wish(plane, flight, decision, now_s)
+        raise errors.isolation_unavailable()
+    if flight.probe is None:
+        here = {replica.entry.id for replica in endpoint.replicas}
+        state.chosen = {**{one: when for one, when in state.chosen.items() if one in here}, UUID(decision.chosen.replica_id): state.sequence}
     chosen = next(replica for replica in endpoint.replicas if str(replica.entry.id) == decision.chosen.replica_id)
     return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
+
+
+def _wish(plane: Plane, flight: Flight, refused: NoReplica, now_s: float) -> None:
+    """Note for the report which replicas could serve the namespace if the control plane assigned them. A request that shares with nobody has no
+    namespace that could come back."""
+    endpoint, namespace, caller = flight.endpoint, flight.namespace, flight.caller
+    if endpoint is None or namespace is None or caller is None or endpoint.entry.sharing == "none":
+        return
+    for candidate in refused.candidates:
+        if candidate.refusal == filters.ISOLATION:
+            plane.unserved.note(UUID(candidate.replica_id), caller.grant.tenant.snapshot.tenant_id, namespace.public_id, now_s)
 
 
 def _picture(
@@ -85,6 +105,8 @@ def _picture(
     tried: Collection[UUID],
     now_s: float,
     pinned: bool,
+    owner: bytes,
+    state: EndpointState,
 ) -> Replica:
     """One candidate as the scheduler sees it."""
     entry, engine = replica.entry, plane.engine(replica.url)
@@ -104,7 +126,7 @@ def _picture(
     if refusal is not None:
         return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
     key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
-    match = plane.index.match(key, prompt.digests, replica.url, now_s) if prompt.digests else NO_MATCH
+    match = plane.index.match(key, prompt.digests, replica.url, now_s, owner=owner) if prompt.digests else NO_MATCH
     matched_tokens = min(prompt.tokens, int(match.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
     queued_tokens, waiting = engine.ledger.queued(now_s)
     foreign_tokens, foreign_running = engine.foreign(now_s)
@@ -116,7 +138,7 @@ def _picture(
         foreign_tokens=foreign_tokens,
         active_decodes=max(0, engine.in_flight - waiting) + foreign_running,
         in_flight=engine.in_flight,
-        last_chosen=engine.chosen,
+        last_chosen=state.chosen.get(entry.id, 0),
         matched_tokens=matched_tokens,
         confidence=match.confidence * min(1.0, engine.calibration.kappa),
         evidence=match.source or "none",

@@ -96,7 +96,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         if verdict.kind == "ok":
             attempt.succeeded(whole=answer.splitter is None)
             return answer
-        error = _error_for(attempt, answer, verdict)
+        error = _error_for(flight, attempt, answer, verdict)
         if verdict.kind == "client":
             attempt.succeeded()
             attempt.error = "client_error"
@@ -107,6 +107,14 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         failures.throttled = error if verdict.kind == "busy" else None
         flight.end_attempt()
     raise failures.final()
+
+
+def _is_shared(flight: Flight) -> bool:
+    """Whether other tenants use the flight's pool too."""
+    if flight.endpoint is None or flight.caller is None:
+        return True
+    pool = flight.endpoint.pool
+    return pool.shared or pool.owner_tenant_id != flight.caller.grant.tenant.snapshot.tenant_id
 
 
 def _call_streams(flight: Flight) -> bool:
@@ -190,12 +198,18 @@ async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tu
     return Answer(upstream=opened, events=events, splitter=splitter), verdict
 
 
-def _error_for(attempt: Attempt, answer: Answer, verdict: Verdict) -> ApiError:
-    """The client's view of an answer that is not a success. Words of an engine pass only if they are shaped and safe."""
+def _error_for(flight: Flight, attempt: Attempt, answer: Answer, verdict: Verdict) -> ApiError:
+    """The client's view of an answer that is not a success. Words of an engine pass only if they are shaped and safe.
+
+    How busy a shared engine is, others have made it: what such an engine says of that stays here.
+    """
     replica = attempt.choice.replica
+    shared = _is_shared(flight)
+    if verdict.kind == "busy" and shared:
+        return errors.engine_busy()
     parts = urlsplit(replica.url)
     secrets = [parts.netloc, parts.hostname or "", replica.credential or ""]
-    headers = {"Retry-After": answer.upstream.retry_after} if answer.upstream.retry_after else {}
+    headers = {"Retry-After": answer.upstream.retry_after} if answer.upstream.retry_after and not shared else {}
     passed = answer.body if answer.body and may_pass(answer.body, verdict, secrets) else None
     code, ours = "engine_refused", "The model server refused the request."
     if verdict.kind == "busy":

@@ -122,6 +122,11 @@ def upstream_error(status: int) -> ApiError:
     return ApiError(status, "upstream_error", "The model server could not answer this request.", headers=headers)
 
 
+def engine_busy() -> ApiError:
+    """An engine that several tenants use is full."""
+    return ApiError(429, "rate_limit_exceeded", "The model server is busy.", headers={"Retry-After": "2"})
+
+
 def upstream_timeout() -> ApiError:
     return ApiError(504, "upstream_timeout", "The model server did not answer in time.")
 

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
+from routing.core import alarm, prefix
 from routing.core.breaker import Breaker
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
 from routing.core.stream import Usage
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 MAX_CANDIDATES = 32  # in a record
 _NEAR = 32  # tokens of a match that block rounding may lose
+_NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error", "status_429"})  # errors after which no engine holds the prompt
+_AUDITS = b"audits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Choice:
 class Attempt:
     """One dispatch. Made at the moment of dispatch, released exactly once."""
 
-    def __init__(self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, stream: bool, probe: bool) -> None:
+    def __init__(self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, call: Call, owner: bytes, probe: bool) -> None:
         self._plane = plane
         self.choice = choice
         self.engine = choice.engine
@@ -66,20 +69,19 @@ class Attempt:
         self.error: str | None = None
         self._namespace = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
         self._digests = prompt.digests
+        self._owner = owner
         self._headers_seen = self._resident = self._told = self._released = False
         chosen, engine = choice.decision.chosen, choice.engine
         self.tokens_ahead = chosen.queued_tokens
         self.was_idle = engine.in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
-        limit_s = plane.config.first_byte_s if stream else 1.5 * chosen.expected_ttft_s + 0.25
-        plane.requests += 1
-        engine.requests += 1
+        limit_s = plane.config.first_byte_s if call.stream else 1.5 * chosen.expected_ttft_s + 0.25
         engine.in_flight += 1
-        engine.chosen = plane.requests
+        engine.sequences += call.sequences
         self._breaker = Breaker() if probe else engine.breaker  # an audit neither opens a door for clients nor closes one
         self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
         self._probe = self._breaker.begin(self.started_s)
-        self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url)
+        self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url, owner=owner)
 
     def headers_seen(self, status: int) -> None:
         self.status = status
@@ -90,7 +92,16 @@ class Attempt:
         self.engine.ledger.release(self._entry)
         if not self._resident:
             self._resident = True
-            self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s)
+            self._confirm(now_s)
+
+    def _confirm(self, now_s: float) -> None:
+        self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s, owner=self._owner)
+
+    def explained_blocks(self) -> int | None:
+        """How much of the prompt the namespace's other requests put at this replica, in history blocks; None where this router cannot tell."""
+        if not self.engine.history_is_whole(self._plane.began_at) or len(self._digests) >= prefix.MAX_BLOCKS:
+            return None
+        return self._plane.index.explained(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner)
 
     def succeeded(self, *, whole: bool = True) -> None:
         """Say that the replica did well: at the end of a whole answer, or already at its beginning where that answers a half-open breaker's question.
@@ -125,9 +136,10 @@ class Attempt:
         self.engine.ledger.release(self._entry)
         if not self._resident:
             if self._headers_seen and self.error is None:
-                self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s)
+                self._confirm(now_s)
             else:
-                self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket)
+                certain = self.error in _NEVER_RAN
+                self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner, certain=certain)
         if not self._told:
             self._breaker.undecided(probe=self._probe)
         self.engine.in_flight -= 1
@@ -161,11 +173,19 @@ class Flight:
     outcome: Outcome | None = None
     status: int = 200
     error_code: str | None = None
+    alarm: str | None = None
 
     @property
     def probe(self) -> Claims | None:
         """What an audit's token says, where the request is an audit's."""
         return None if self.caller is None else self.caller.probe
+
+    @property
+    def owner(self) -> bytes:
+        """Against whose budget of the index the request counts: its tenant's, or that of all audits."""
+        if self.caller is None:
+            raise RuntimeError("nobody is calling")
+        return self.caller.grant.tenant.snapshot.tenant_id.bytes if self.probe is None else _AUDITS
 
     def __enter__(self) -> Flight:
         self.plane.in_flight += 1
@@ -193,7 +213,7 @@ class Flight:
             raise RuntimeError("attempt out of order")
         self.decision = choice.decision
         self.candidates = choice.decision.candidates
-        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, stream=self.call.stream, probe=self.probe is not None)
+        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, call=self.call, owner=self.owner, probe=self.probe is not None)
         return self.attempt
 
     def end_attempt(self) -> None:
@@ -221,6 +241,7 @@ class Flight:
             return
         if self.outcome != "ok" or self.probe is not None:  # what audits send is like nobody's prompts
             return
+        self._compare(attempt, call, usage.prompt_tokens, usage.cached_tokens)
         if call.learns:
             self.plane.endpoint_state(self.endpoint.entry.id).ratio.observe(len(call.prompt), usage.prompt_tokens)
         calibration, chosen = attempt.engine.calibration, decision.chosen
@@ -238,6 +259,23 @@ class Flight:
                 expected_s=chosen.expected_ttft_s,
                 now_s=time.monotonic(),
             )
+
+    def _compare(self, attempt: Attempt, call: Call, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """Raise an alarm if the engine reports more cached tokens than the namespace's own requests can have left there."""
+        if cached_tokens is None or call.sequences != 1 or not (call.learns or call.token_bytes):
+            return
+        explained_blocks = attempt.explained_blocks()
+        if explained_blocks is None:
+            return
+        self.alarm = alarm.alarm(
+            cached_tokens=cached_tokens,
+            explained_blocks=explained_blocks,
+            prompt_bytes=len(call.prompt),
+            prompt_tokens=prompt_tokens,
+            block_tokens=attempt.engine.facts.block_tokens,
+        )
+        if self.alarm is not None:
+            self.plane.metrics.alarms.labels(kind=self.alarm).inc()
 
     def _report(self) -> None:
         metrics, usage = self.plane.metrics, self.usage
@@ -305,6 +343,7 @@ class Flight:
             decide_s=self.decide_s,
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
+            alarm=self.alarm,
             attempts=tuple(self.attempts),
             candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]),
         )

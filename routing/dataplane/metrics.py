@@ -42,6 +42,7 @@ class Metrics:
         self.config_ok = Gauge("saltroute_config_ok", "1 while every tenant's newest document is in force", registry=self.registry)
         self.records_dropped = Counter("saltroute_records_dropped", "Decision records lost to a full queue", registry=self.registry)
         self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
+        self.alarms = Counter("saltroute_alarms", "Answers that an audit should look into, by kind", ["kind"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
 
     def page(self) -> bytes:
@@ -89,6 +90,11 @@ class PlaneCollector(Collector):
                 families[name].add_metric([url], float(value))
             evicted.add_metric([url], gone)
             restarts.add_metric([url], engine.restarts)
+        lookups = CounterMetricFamily("saltroute_cache_lookups", "Look-ups in the router's own caches", labels=["cache", "result"])
+        for cache, found in (("namespace", plane.names), ("residency", plane.index)):
+            lookups.add_metric([cache, "hit"], found.hits)
+            lookups.add_metric([cache, "miss"], found.misses)
+        yield lookups
         yield from families.values()
         yield evicted
         yield restarts

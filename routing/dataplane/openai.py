@@ -30,7 +30,8 @@ class Call:
     prompt: bytes
     learns: bool  # whether its usage may teach bytes per token: plain text, one prompt
     token_bytes: float | None  # bytes per token where known exactly (prompts given as token ids)
-    subdivision: str | None  # the client's own cache_salt, unjudged
+    subdivision: str | None  # the client's own cache_salt
+    sequences: int  # answers asked for: prompts times choices
 
 
 def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Sequence[str]) -> Call:
@@ -56,6 +57,8 @@ def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Seque
     if messages is not None and media.refused_urls(messages, media_hosts):
         raise errors.bad_request("A media URL in 'messages' is not allowed. Send the media inline as a data: URL.", "messages", "media_not_allowed")
     subdivision = value.get("cache_salt")
+    if subdivision is not None and not (isinstance(subdivision, str) and 0 < len(subdivision) <= MAX_SUBDIVISION_CHARACTERS):
+        raise errors.bad_request(f"'cache_salt' must be text of 1 to {MAX_SUBDIVISION_CHARACTERS} characters.", "cache_salt")
     prompt, learns, token_bytes = _prompt(value)
     return Call(
         body=body,
@@ -65,7 +68,8 @@ def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Seque
         prompt=prompt,
         learns=learns,
         token_bytes=token_bytes,
-        subdivision=subdivision if isinstance(subdivision, str) and 0 < len(subdivision) <= MAX_SUBDIVISION_CHARACTERS else None,
+        subdivision=subdivision,
+        sequences=_sequences(value),
     )
 
 
@@ -77,6 +81,13 @@ def _prompt(value: dict[str, Any]) -> tuple[bytes, bool, float | None]:
     prompt = value.get("prompt")
     as_tokens = isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
     return prefix.prompt_bytes(prompt), isinstance(prompt, str), 4.0 if as_tokens else None
+
+
+def _sequences(value: dict[str, Any]) -> int:
+    """How many answers an engine makes of the body; what it would refuse counts as one."""
+    prompt, choices = value.get("prompt"), [value.get("n"), value.get("best_of")]
+    prompts = len(prompt) if isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt) else 1
+    return prompts * max([1, *(number for number in choices if isinstance(number, int))])
 
 
 def check_chat(value: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ async def serve(
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)
             flight.endpoint = endpoint = find_endpoint(caller, call.model)
-            flight.namespace = namespace = name_cache(caller, endpoint, call, request_context(endpoint.entry, request.headers))
+            flight.namespace = namespace = name_cache(plane, caller, endpoint, call, request_context(endpoint.entry, request.headers))
             ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
             flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio)
             answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", []))
@@ -139,14 +139,12 @@ def find_endpoint(caller: Caller, model: str) -> EndpointView:
     return endpoint
 
 
-def name_cache(caller: Caller, endpoint: EndpointView, call: Call, context: Mapping[str, str]) -> Namespace:
+def name_cache(plane: Plane, caller: Caller, endpoint: EndpointView, call: Call, context: Mapping[str, str]) -> Namespace:
     """The namespace of this request.
 
     Raises:
-        ApiError: 503 if none can be derived; nothing leaves without a salt. 400 for a malformed ``cache_salt`` where the endpoint takes one.
+        ApiError: 503 if none can be derived; nothing leaves without a salt.
     """
-    if endpoint.entry.client_subdivision and call.subdivision is None and call.body.value.get("cache_salt") is not None:
-        raise errors.bad_request("'cache_salt' must be text of 1 to 128 characters.", "cache_salt")
     try:
         namespace = caller.grant.tenant.namespace(
             endpoint.entry,
@@ -154,6 +152,7 @@ def name_cache(caller: Caller, endpoint: EndpointView, call: Call, context: Mapp
             key_id=caller.grant.key.id,
             context=context,
             subdivision=call.subdivision if endpoint.entry.client_subdivision else None,
+            lookups=plane.names,
         )
     except (ValueError, KeyError):
         raise errors.isolation_unavailable() from None

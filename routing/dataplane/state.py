@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import aiohttp
 
 from routing.core import prefix
 from routing.core.breaker import Breaker
+from routing.core.build import Facts
 from routing.core.calibration import ByteRatio, Calibration
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
@@ -27,7 +29,8 @@ from routing.core.residency import HistoryIndex
 from routing.dataplane.config import Config
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.telemetry import Telemetry
-from routing.dataplane.view import EMPTY, EndpointView, PlaneView, ReplicaView
+from routing.dataplane.unserved import Unserved
+from routing.dataplane.view import EMPTY, EndpointView, Lookups, PlaneView, ReplicaView
 
 SCRAPE_FADE_S = 5.0
 SCRAPE_TOO_OLD_S = 15.0
@@ -47,15 +50,13 @@ class Scrape:
 
 @dataclass(slots=True)
 class Engine:
-    """One physical engine. ``chosen`` is the router's request count when it was last chosen."""
+    """One physical engine."""
 
     url: str
     breaker: Breaker
     ledger: Ledger = field(default_factory=Ledger)
     calibration: Calibration = field(default_factory=Calibration)
     in_flight: int = 0
-    chosen: int = 0
-    requests: int = 0
     failures: int = 0
     mean_uncached_tokens: float = 500.0
     health: Health = "unknown"
@@ -64,6 +65,25 @@ class Engine:
     restarts: int = 0
     capacity_tokens: int | None = None
     scrape: Scrape | None = None
+    waiting: float | None = None  # requests in its queue, as it last said
+    facts: Facts = field(default_factory=Facts)
+    facts_due_s: float = 0.0  # monotonic; when to ask again which build it is
+    sequences: int = 0  # answers that this router asked of it since its process began; after a restart also those that either process got
+    sequences_scraped: int = 0  # as of the latest scrape
+    counts_requests: bool = False  # it says how many requests it finished
+    served_others: bool = False  # it finished more than this router sent: others use it too
+
+    def restarted(self) -> None:
+        """Its process is another one. What was sent since the last scrape may have reached either."""
+        self.restarts += 1
+        self.facts, self.facts_due_s = Facts(), 0.0
+        self.sequences -= self.sequences_scraped
+        self.sequences_scraped = 0
+        self.served_others = self.counts_requests = False
+
+    def history_is_whole(self, since: float) -> bool:
+        """Whether this router, there since ``since`` (unix s), saw all that the engine was ever sent."""
+        return self.started_at is not None and self.started_at > since and self.counts_requests and not self.served_others
 
     def reachable(self) -> bool:
         return self.misses < MISSES_UNTIL_UNREACHABLE
@@ -79,6 +99,11 @@ class Engine:
     def scraped(self, load: EngineLoad, now_s: float) -> None:
         """Take in a scrape: what is not ours is foreign."""
         _, waiting = self.ledger.queued(now_s)
+        self.waiting = load.waiting
+        if load.finished is not None:
+            self.counts_requests = True
+            self.served_others |= load.finished > self.sequences
+        self.sequences_scraped = self.sequences
         self.scrape = Scrape(
             at_s=now_s,
             foreign_waiting=max(0.0, (load.waiting or 0.0) - waiting),
@@ -98,10 +123,11 @@ class Engine:
 
 @dataclass(slots=True)
 class EndpointState:
-    """What is learned of one endpoint."""
+    """What is learned of one endpoint, hence from one tenant's requests alone."""
 
     ratio: ByteRatio = field(default_factory=ByteRatio)
     sequence: int = 0
+    chosen: dict[UUID, int] = field(default_factory=dict)  # by replica: the sequence when it was last chosen
 
 
 @dataclass(slots=True)
@@ -128,7 +154,9 @@ class Plane:
     engines: dict[str, Engine] = field(default_factory=dict)
     index: HistoryIndex = field(default_factory=HistoryIndex)
     endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
-    requests: int = 0
+    unserved: Unserved = field(default_factory=Unserved)
+    names: Lookups = field(default_factory=Lookups)  # look-ups of kept namespaces, over all tenants
+    began_at: float = field(default_factory=time.time)  # unix s: of what happened before, this router knows nothing
     in_flight: int = 0
     draining: bool = False
     cutting: bool = False  # the drain deadline has passed
@@ -157,6 +185,7 @@ class Plane:
         live = {endpoint.entry.id for tenant in view.tenants.values() for endpoint in tenant.endpoints.values()}
         for endpoint_id in [one for one in self.endpoints if one not in live]:
             del self.endpoints[endpoint_id]
+        self.unserved.served({namespace for replica in self.replicas.values() if (namespace := replica.entry.dedicated_namespace) is not None})
         self.forget_unused()
 
     def forget_unused(self) -> None:
@@ -183,6 +212,21 @@ class Plane:
         bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
         self.index.set_capacity(engine.url, min(prefix.MAX_BLOCKS * 64, int(engine.capacity_tokens * bytes_per_token / prefix.BLOCK_BYTES)))
 
-    def health_summary(self, now_s: float) -> Mapping[str, str]:
-        """Each engine's condition, for the router's report."""
-        return {url: engine.condition(now_s) for url, engine in sorted(self.engines.items())}
+    def engine_report(self, now_s: float) -> dict[str, dict[str, object]]:
+        """What the router's report says of each engine, by URL. ``residency`` says what beliefs about its cache rest on."""
+        sizes = self.index.sizes()
+        return {
+            url: {
+                "condition": engine.condition(now_s),
+                "in_flight": engine.in_flight,
+                "queued_tokens": round(engine.ledger.queued(now_s)[0]),
+                "waiting": engine.waiting,
+                "residency": "history",
+                "residency_blocks": sizes.get(url, (0, 0))[0],
+                "build": engine.facts.digest(self.replicas[url].entry.engine) if url in self.replicas else None,
+                "block_size_tokens": engine.facts.block_tokens,
+                "models": engine.facts.served,
+                "started_at": engine.started_at,
+            }
+            for url, engine in sorted(self.engines.items())
+        }

@@ -20,6 +20,14 @@ from tenants.core.snapshot import KeyEntry, ScopeEntry
 MAX_NAMESPACES = 4096  # derived names kept for each tenant and snapshot; deriving again costs 30 us
 
 
+@dataclass(slots=True)
+class Lookups:
+    """How often a cache knew the answer, and how often not."""
+
+    hits: int = 0
+    misses: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
     """A replica as one tenant's snapshot describes it. ``entry.url`` names the physical engine behind it."""
@@ -56,8 +64,17 @@ class TenantView:
     scope_paths: Mapping[UUID, str]
     namespaces: OrderedDict[tuple[object, ...], Namespace] = field(repr=False)  # a cache; the same question has one answer in one snapshot
 
-    def namespace(self, endpoint: EndpointEntry, *, scope_path: str, key_id: UUID, context: Mapping[str, str], subdivision: str | None) -> Namespace:
-        """The names under which this request's blocks are cached.
+    def namespace(
+        self,
+        endpoint: EndpointEntry,
+        *,
+        scope_path: str,
+        key_id: UUID,
+        context: Mapping[str, str],
+        subdivision: str | None,
+        lookups: Lookups | None = None,
+    ) -> Namespace:
+        """The names under which this request's blocks are cached. ``lookups`` counts whether they were known.
 
         Raises:
             ValueError: the tenant has no key that opens, or no identity can be built. The request must be refused: nothing leaves without a salt.
@@ -78,6 +95,9 @@ class TenantView:
             return derive(self.key, built)
         question = (endpoint.id, scope_path, built.key_id, built.context, built.client_subdivision)
         known = self.namespaces.get(question)
+        if lookups is not None:
+            lookups.hits += known is not None
+            lookups.misses += known is None
         if known is None:
             known = self.namespaces[question] = derive(self.key, built)
             if len(self.namespaces) > MAX_NAMESPACES:

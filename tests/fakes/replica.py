@@ -102,8 +102,8 @@ class FakeReplica:
         self.script: Script | None = None
         self.scripts: list[Script] = []
         self.on_path: dict[str, Script] = {}
-        self.requests: list[Received] = []  # to /v1/...
-        self.probes: list[Received] = []  # /health, /metrics
+        self.requests: list[Received] = []  # POST to /v1/...
+        self.probes: list[Received] = []  # /health, /metrics, /version, /v1/models
         self.arrived = asyncio.Condition()
         self.connections = 0
         self.blocked_writes = asyncio.Event()  # a write of ours had to wait for the reader
@@ -168,7 +168,7 @@ class FakeReplica:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         received = Received(method=method, path=path, headers=headers, raw_headers=raw_headers, body=body)
         async with self.arrived:
-            (self.requests if path.startswith("/v1/") else self.probes).append(received)
+            (self.requests if path.startswith("/v1/") and method == "POST" else self.probes).append(received)
             self.arrived.notify_all()
         return received
 
@@ -177,7 +177,7 @@ class FakeReplica:
             return self.on_path[received.path]
         if received.path == "/health":
             return Script(body=b"")
-        if not received.path.startswith("/v1/"):
+        if received.method != "POST" or not received.path.startswith("/v1/"):
             return Script(status=404, body={"detail": "Not Found"})
         if self.scripts:
             return self.scripts.pop(0)

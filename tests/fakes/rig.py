@@ -196,7 +196,7 @@ class Rig:
             assert engine.in_flight == 0
             assert engine.ledger.entries == {}
             assert engine.breaker.probing is False
-        assert all(entry.pending == 0 for held in plane.index._replicas.values() for entry in held.entries.values())
+        assert all(entry.pending == 0 for held in plane.index._replicas.values() for entries in held.owners.values() for entry in entries.values())
 
     def served(self) -> int:
         return len(self.a.requests) + len(self.b.requests)

@@ -1,9 +1,9 @@
 """What engines say of themselves: are they there, how busy are they, how large is their cache, are they still the process they were.
 
-One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``. A scrape adds other people's load to ours and never replaces our own count;
-it is faded
-by age and ignored when old. A new process start time means an empty cache: its residency is forgotten. Health checks go through the same connect-time
-guard as requests; two misses in a row take an engine out, one answer brings it back, and neither touches the breaker.
+One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``, now and then ``/version`` and ``/v1/models``. A scrape adds other people's
+load to ours and never replaces our own count; it is faded by age and ignored when old. A new process start time means an empty cache: its residency
+is forgotten. Health checks go through the same connect-time guard as requests; two misses in a row take an engine out, one answer brings it back, and
+neither touches the breaker.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import time
 
 import aiohttp
 
+from routing.core import build
 from routing.core.exposition import read_load
 from routing.dataplane.state import Engine, Plane
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
+FACTS_S = 60.0  # between two questions which build an engine is
 log = logging.getLogger("saltroute.load")
 
 
@@ -75,38 +77,58 @@ async def check(plane: Plane, replica: ReplicaView) -> None:
     engine.misses = 0
     engine.health = "ok"
     await scrape(plane, replica, engine)
+    await identify(plane, replica, engine)
 
 
 def missed(engine: Engine, *, blocked: bool) -> None:
     """Note a failed health check."""
     engine.misses += 1
+    engine.facts_due_s = 0.0
     engine.health = "blocked" if blocked else "failing"
 
 
 async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     """Read the metrics page, if there is one; its absence says nothing about health."""
-    try:
-        async with asyncio.timeout(plane.config.connect_s):
-            async with plane.session.get(f"{replica.url}/metrics", headers=_headers(replica), allow_redirects=False) as answer:
-                if answer.status != 200:
-                    return
-                page = await _bounded(answer)
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return
+    page = await _page(plane, replica, "/metrics")
     if page is None:
         return
     load = read_load(replica.entry.engine, page)
     if load.started_at is not None:
         if engine.started_at is not None and abs(load.started_at - engine.started_at) > 0.5:
-            engine.restarts += 1
+            engine.restarted()
             plane.index.forget(engine.url)
             log.info("an engine was restarted; its residency is forgotten")
         engine.started_at = load.started_at
+    engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
     if load.running is not None or load.waiting is not None:
         engine.scraped(load, time.monotonic())
     if load.capacity_tokens is not None:
         engine.capacity_tokens = load.capacity_tokens
         plane.set_capacity(engine)
+
+
+async def identify(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
+    """Ask which build the engine is: when it is new here or came back, after a restart, and once a minute. Both pages are taken together or not at
+    all, so that no mixture of two builds is ever reported."""
+    if time.monotonic() < engine.facts_due_s:
+        return
+    version, models = await _page(plane, replica, "/version"), await _page(plane, replica, "/v1/models")
+    if version is not None and models is not None:
+        engine.facts.version = build.read_version(version)
+        engine.facts.models, engine.facts.served = build.read_models(models)
+        engine.facts_due_s = time.monotonic() + FACTS_S
+
+
+async def _page(plane: Plane, replica: ReplicaView, path: str) -> bytes | None:
+    """A page of the engine's own; empty where it says that there is none, None where it says nothing or too much."""
+    try:
+        async with asyncio.timeout(plane.config.connect_s):
+            async with plane.session.get(f"{replica.url}{path}", headers=_headers(replica), allow_redirects=False) as answer:
+                if answer.status != 200:
+                    return b"" if 300 <= answer.status < 500 and answer.status not in (408, 429) else None
+                return await _bounded(answer)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
 
 
 async def _bounded(answer: aiohttp.ClientResponse) -> bytes | None:

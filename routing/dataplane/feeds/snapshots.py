@@ -191,7 +191,8 @@ class SnapshotFeed:
             "state": readiness(plane, now),
             "roots": list(self._keys.root_ids),
             "in_flight": plane.in_flight,
-            "replicas": plane.health_summary(time.monotonic()),
+            "replicas": plane.engine_report(time.monotonic()),
+            "unserved": plane.unserved.report(time.monotonic()),
         }
         return msgspec.json.encode(report)
 

@@ -108,11 +108,11 @@ async def test_what_a_name_means_is_checked_when_connecting(make_rig: MakeRig) -
     reply = await rig.chat()
     assert (reply.status, reply.error["code"]) == (503, "no_ready_replica")
     plane = rig.router.plane
-    assert plane.health_summary(0.0)["http://reb.example:8000"] == "blocked: address not allowed"
+    assert plane.engine_report(0.0)["http://reb.example:8000"]["condition"] == "blocked: address not allowed"
     engine = plane.engines["http://reb.example:8000"]
     engine.health = "unknown"
     await load.check(plane, plane.replicas["http://reb.example:8000"])
-    assert plane.health_summary(0.0)["http://reb.example:8000"] == "blocked: address not allowed"
+    assert plane.engine_report(0.0)["http://reb.example:8000"]["condition"] == "blocked: address not allowed"
     assert (await rig.chat()).status == 503
     assert rig.records()[-1].candidates[0].refusal == "address_not_allowed"
 
