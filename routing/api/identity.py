@@ -75,7 +75,7 @@ class ImpactOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdentityEventOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that made cached blocks unreachable. ``actor`` is null for who may not read the audit log; ``impact`` where counting took too long."""
+    """Something that made cached blocks unreachable. ``actor`` is null where the audit log is closed; ``impact`` where counting took too long."""
 
     id: UUID
     at: datetime
