@@ -106,6 +106,8 @@ def prepare() -> Services:
         SALTROUTE_PUBLISH_KEY_FILE=str(held.file("publish.key")),
         SALTROUTE_PUBLISH_PUBLIC_KEY_FILE=str(held.file("publish.pub")),
         SALTROUTE_RECORDS_KEY_FILE=str(held.file("records.key")),
+        SALTROUTE_EVIDENCE_KEY_FILE=str(held.file("evidence.key")),
+        SALTROUTE_EVIDENCE_PUBLIC_KEY_FILE=str(held.file("evidence.pub")),
         SALTROUTE_ALLOWED_RANGES="127.0.0.0/8",
         SALTROUTE_STATE_DIR=str(home.state),
         CELERY_BEAT_SCHEDULE_FILE=str(home.run / "beat"),

@@ -75,7 +75,8 @@ class Plan:
 
     def leave_for_commands(self) -> None:
         """Write the control plane's environment to ``run/manage.env`` (0600), where manage.py finds it."""
-        lines = "".join(f"{name}={value}\n" for name, value in sorted(self._control("control").items()))
+        env = self._control("control") | self.audit()
+        lines = "".join(f"{name}={value}\n" for name, value in sorted(env.items()))
         write_private(self.home.run / "manage.env", lines)
 
     def services(self) -> list[list[Service]]:
@@ -106,6 +107,8 @@ class Plan:
         env = self._control("worker")
         if queue == "keys":
             env |= self._root()
+        if queue == "audit":
+            env |= self.audit()
         child = self.child(f"celery-{queue}", argv, env)
         return Service(child, lambda: "ready." in child.output())
 
@@ -157,6 +160,7 @@ class Plan:
                 "SALTROUTE_SECRET_KEY_FILE": str(self.held.file("django.key")),
                 "SALTROUTE_SEAL_PUBLIC_KEY_FILE": str(self.held.file("seal.pub")),
                 "SALTROUTE_PUBLISH_KEY_FILE": str(self.held.file("publish.key")),
+                "SALTROUTE_EVIDENCE_PUBLIC_KEY_FILE": str(self.held.file("evidence.pub")),
                 "SALTROUTE_ALLOWED_RANGES": self.options.allowed_ranges,
                 "SALTROUTE_ROUTER_URL": self.options.router_url,
             }
@@ -166,6 +170,14 @@ class Plan:
         """The root key, for the routers and the ``keys`` worker alone; with the former one beside it while a rotation goes on (docs/keys.md)."""
         current, former = self.held.file("root.key"), self.held.file("root.former.key")
         return {"SALTROUTE_ROOT": f"file:{current},file:{former}"} if former.exists() else {"SALTROUTE_ROOT_KEY_FILE": str(current)}
+
+    def audit(self) -> dict[str, str]:
+        """What carries out isolation audits: the key that signs their reports, and the way to the router's internal port."""
+        host = _bracketed(self.options.router_host)
+        return {
+            "SALTROUTE_EVIDENCE_KEY_FILE": str(self.held.file("evidence.key")),
+            "SALTROUTE_DOOR_URL": f"http://{host}:{self.options.router_internal_port}",
+        }
 
     def _database(self, role: str) -> dict[str, str]:
         return _service("DATABASE", *self.addresses.database[role])

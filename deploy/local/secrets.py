@@ -59,6 +59,8 @@ def ensure(directory: Path) -> Secrets:
     seed = _put(held.file("publish.key"), lambda: secrets.token_bytes(KEY_BYTES))
     _put_derived(held.file("publish.pub"), keyring.publish_public_key(seed))
     _put(held.file("records.key"), lambda: secrets.token_bytes(KEY_BYTES))
+    evidence = _put(held.file("evidence.key"), lambda: secrets.token_bytes(KEY_BYTES))  # signs audit reports
+    _put_derived(held.file("evidence.pub"), keyring.publish_public_key(evidence))
     _put(held.file("django.key"), lambda: secrets.token_urlsafe(48).encode())
     names = [POSTGRES_ADMIN, *(f"pg_{role}" for role in roles.LOGIN_ROLES), *(f"valkey_{user}" for user in valkey.USERS)]
     for name in names:

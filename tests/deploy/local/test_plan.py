@@ -53,6 +53,7 @@ def test_the_table_is_complete(table: dict[str, Child]) -> None:
         ("root.key", {"router", "celery-keys"}),
         ("records.key", {"router", "ingest"}),
         ("publish.pub", {"router"}),
+        ("evidence.key", {"celery-audit"}),
         ("pg_saltroute_owner.password", {"migrate"}),
         ("pg_saltroute_ingest.password", {"ingest"}),
         ("valkey_router.password", {"router"}),

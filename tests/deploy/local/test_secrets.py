@@ -11,7 +11,7 @@ from deploy.local import secrets
 from deploy.local.process import LaunchError
 from namespaces.core import keyring
 
-KEYS_OF_32_BYTES = {"root.key", "seal.pub", "publish.key", "publish.pub", "records.key"}
+KEYS_OF_32_BYTES = {"root.key", "seal.pub", "publish.key", "publish.pub", "records.key", "evidence.key", "evidence.pub"}
 
 
 def test_every_file_is_private(tmp_path: Path) -> None:
