@@ -1,0 +1,378 @@
+"""The register of mutants: each a small change that breaks one law of isolation, and the tests that must notice.
+
+A mutant names its place by text, which must occur there exactly once, so that a change of the code cannot silently turn it into nothing. Its
+tests are the smallest set that holds the law, never the whole suite: a law that only some far-away test notices is not held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from namespaces.core.components import COMPONENTS
+from routing.core.engines.common import STRIPPED
+
+IDENTITY = ("tests/namespaces/core/test_identity.py",)
+SALTS = ("tests/namespaces/core/test_salts.py",)
+KEYRING = ("tests/namespaces/core/test_keyring.py",)
+SUBJECT = ("tests/routing/core/test_subject.py",)
+SNAPSHOT = ("tests/routing/core/test_snapshot.py",)
+ENGINES = ("tests/routing/core/test_engines.py",)
+BODY = ("tests/routing/core/test_body.py",)
+ROW_SECURITY = ("tests/contracts/test_row_level_security.py",)
+STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
+PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
+PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
+PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: in ``file``, ``old`` (which occurs once) becomes ``new``; ``tests`` must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _module(component: str) -> str:
+    """The module of a component, which bears its name; the register of components imports them so."""
+    return f"    {component}.COMPONENT,\n"
+
+
+_IDENTITY = [
+    *(Mutant(f"identity without {one.name}", "namespaces/core/components/__init__.py", _module(one.name), "", IDENTITY) for one in COMPONENTS),
+    Mutant(
+        "texts joined instead of encoded",
+        "namespaces/core/identity.py",
+        "return cbor2.dumps([SCHEMA, [[name, value] for name, value in parts(subject)]], canonical=True)",
+        'return "/".join(f"{name}={value}" for name, value in parts(subject)).encode()',
+        IDENTITY,
+    ),
+    Mutant(
+        "parts of the model joined",
+        "namespaces/core/components/model.py",
+        "return [model.name, model.revision, model.quantisation, model.kv_dtype]",
+        "return [model.name + model.revision, model.quantisation, model.kv_dtype]",
+        IDENTITY,
+    ),
+    Mutant(
+        "null encoded as empty",
+        "namespaces/core/components/multimodal.py",
+        "return subject.multimodal_processor",
+        'return subject.multimodal_processor or ""',
+        IDENTITY,
+    ),
+    Mutant(
+        "null inside a component encoded as empty",
+        "namespaces/core/components/model.py",
+        "model.quantisation, model.kv_dtype]",
+        'model.quantisation or "", model.kv_dtype]',
+        IDENTITY,
+    ),
+    Mutant(
+        "empty treated as absent",
+        "namespaces/core/components/client.py",
+        "if subject.client_subdivision is None else",
+        "if not subject.client_subdivision else",
+        IDENTITY,
+    ),
+    Mutant(
+        "Unicode normalised",
+        "namespaces/core/components/client.py",
+        "else subject.client_subdivision",
+        'else __import__("unicodedata").normalize("NFC", subject.client_subdivision)',
+        IDENTITY,
+    ),
+    Mutant("schema version left out", "namespaces/core/identity.py", "dumps([SCHEMA, [[", "dumps([0, [[", IDENTITY),
+]
+
+_KEYS = [
+    Mutant(
+        "tenant not bound in key wrapping",
+        "namespaces/core/keyring.py",
+        '[tenant_id.bytes, version, "tenant-key"]',
+        '[version, "tenant-key"]',
+        KEYRING,
+    ),
+    Mutant(
+        "version not bound in key wrapping",
+        "namespaces/core/keyring.py",
+        '[tenant_id.bytes, version, "tenant-key"]',
+        '[tenant_id.bytes, "tenant-key"]',
+        KEYRING,
+    ),
+    Mutant(
+        "credential not bound to its replica",
+        "namespaces/core/keyring.py",
+        '["replica-credential", tenant_id.bytes, replica_id.bytes]',
+        '["replica-credential", tenant_id.bytes]',
+        KEYRING,
+    ),
+    Mutant("one label for salt and index seed", "namespaces/core/salts.py", 'expand("index-seed")', 'expand("engine-salt")', SALTS),
+    Mutant("one label for salt and public id", "namespaces/core/salts.py", 'expand("namespace-id")', 'expand("engine-salt")', SALTS),
+    Mutant(
+        "salt derived without the tenant's key", "namespaces/core/salts.py", 'hmac.digest(b"saltroute/v1", key.secret, sha256)', "bytes(32)", SALTS
+    ),
+    Mutant("another tenant's key accepted", "namespaces/core/salts.py", "if key.tenant_id != subject.tenant_id:", "if False:", SALTS),
+]
+
+_SUBJECT = [
+    *(
+        Mutant(f"subject without the {name}", "routing/core/subject.py", old, new, SUBJECT)
+        for name, old, new in (
+            ("scope's own version", "version=scopes[level].version)", "version=1)"),
+            ("weights' revision", "revision=model.revision, quantisation", 'revision="", quantisation'),
+            ("quantisation", "quantisation=model.quantisation,", "quantisation=None,"),
+            ("KV dtype", "kv_dtype=model.kv_dtype)", "kv_dtype=None)"),
+            ("tokenizer", "tokenizer=_artifact(model.tokenizer),", "tokenizer=Artifact(None, None),"),
+            ("chat template", "chat_template=_artifact(model.chat_template),", "chat_template=Artifact(None, None),"),
+            ("file's digest", "digest=reference.digest,", "digest=None,"),
+            ("tenant's epoch", "(tenant.epoch, endpoint.epoch)", "(1, endpoint.epoch)"),
+            ("endpoint's epoch", "(tenant.epoch, endpoint.epoch)", "(tenant.epoch, 1)"),
+            ("adapter's generation", "generation=adapter.generation)", "generation=1)"),
+            ("request's context", "{**endpoint.context, **request_context}", "{**endpoint.context}"),
+            ("endpoint's context", "{**endpoint.context, **request_context}", "{**request_context}"),
+            ("multimodal processor", "multimodal_processor=model.multimodal_processor,", "multimodal_processor=None,"),
+            ("data class", "data_class=endpoint.data_class,", "data_class=None,"),
+            ("endpoint kept apart", "endpoint.id if endpoint.own_cache else None", "None"),
+        )
+    ),
+    Mutant(
+        "a client subdivides where it may not",
+        "routing/core/subject.py",
+        "client_subdivision if endpoint.client_subdivision else None",
+        "client_subdivision",
+        SUBJECT,
+    ),
+]
+
+# Names are kept for each snapshot under a question; one part of it forgotten and two callers share a name.
+_QUESTION = "question = (endpoint.id, scope_path, built.key_id, built.context, built.client_subdivision)"
+_NAMES = [
+    Mutant(
+        f"kept names forget the {name}",
+        "routing/dataplane/view.py",
+        _QUESTION,
+        _QUESTION.replace(part, "None"),
+        ("tests/routing/dataplane/test_view.py",),
+    )
+    for name, part in (
+        ("endpoint", "endpoint.id"),
+        ("scope", "scope_path"),
+        ("key", "built.key_id"),
+        ("context", "built.context"),
+        ("client's subdivision", "built.client_subdivision"),
+    )
+]
+
+_DATABASE = [
+    Mutant("policies not forced", "tenants/rls.py", """        f'ALTER TABLE "{table}" FORCE ROW LEVEL SECURITY',\n""", "", ROW_SECURITY),
+    Mutant("policies not enabled", "tenants/rls.py", """        f'ALTER TABLE "{table}" ENABLE ROW LEVEL SECURITY',\n""", "", ROW_SECURITY),
+    Mutant("policy dropped", "tenants/rls.py", "f'CREATE POLICY tenant_rows ON", "f'-- CREATE POLICY tenant_rows ON", ROW_SECURITY),
+    Mutant(
+        "policy lets every row be read",
+        "tenants/rls.py",
+        """USING ("{column}" = {CURRENT_TENANT}) WITH""",
+        "USING (true) WITH",
+        ROW_SECURITY,
+    ),
+    Mutant(
+        "one table forgotten", "routing/migrations/0002_row_level_security.py", '        rls.tenant_rows("routing_endpoint"),\n', "", ROW_SECURITY
+    ),
+    Mutant("definer functions without a search_path", "tenants/rls.py", 'f"SET search_path = pg_catalog, public AS', 'f"AS', ROW_SECURITY),
+    Mutant(
+        "definer functions owned by the owner",
+        "tenants/rls.py",
+        '            f"ALTER FUNCTION {drop} OWNER TO {DEFINER}",\n',
+        "",
+        ROW_SECURITY,
+    ),
+    Mutant(
+        "audit log can be rewritten",
+        "tenants/migrations/0002_row_level_security.py",
+        'rls.tenant_rows("tenants_auditentry", app="SELECT, INSERT")',
+        'rls.tenant_rows("tenants_auditentry", app="SELECT, INSERT, UPDATE")',
+        ROW_SECURITY,
+    ),
+    Mutant(
+        "composite foreign key dropped",
+        "routing/migrations/0002_row_level_security.py",
+        '        rls.composite_foreign_key("routing_endpoint", "model_id", "routing_modelspec"),\n',
+        "",
+        ROW_SECURITY,
+    ),
+    Mutant(
+        "foreign keys without the tenant",
+        "tenants/rls.py",
+        'FOREIGN KEY (tenant_id, "{column}") REFERENCES "{to_table}" (tenant_id, id) ',
+        'FOREIGN KEY ("{column}") REFERENCES "{to_table}" (id) ',
+        ROW_SECURITY,
+    ),
+]
+
+_STRIPPING = [
+    *(Mutant(f"{field} not stripped", "routing/core/engines/common.py", f'        "{field}",\n', "", ENGINES) for field in sorted(STRIPPED)),
+    Mutant(
+        "one route not stripped",
+        "routing/dataplane/dispatch.py",
+        "    try:\n        return bodies.edit(",
+        '    if flight.route == "completions":\n'
+        "        return bodies._join((name, bytes(raw)) for name, raw in call.body.members.items())\n"
+        "    try:\n        return bodies.edit(",
+        PLANE_ISOLATION,
+    ),
+    Mutant("vendor objects not stripped", "routing/core/body.py", "elif name in engine.stripped_inside:", "elif False:", BODY),
+    Mutant(
+        "client's salt forwarded",
+        "routing/dataplane/dispatch.py",
+        "salt=namespace.salt",
+        'salt=call.body.value.get("cache_salt") or namespace.salt',
+        PLANE_ISOLATION,
+    ),
+    Mutant("salt not injected", "routing/core/body.py", "        edited[engine.salt_field] = _encode(salt)\n", "        pass\n", BODY),
+    Mutant(
+        "outgoing body not read again",
+        "routing/core/body.py",
+        "    check_salt(outgoing, engine=engine, salt=salt, members=len(edited))\n",
+        "",
+        PLANE_ISOLATION,
+    ),
+    Mutant("duplicate keys accepted", "routing/core/body.py", "if len(value) != len(pairs):", "if False:", BODY),
+    Mutant("public id sent as salt", "routing/dataplane/dispatch.py", "salt=namespace.salt", "salt=namespace.public_id", PLANE_ISOLATION),
+]
+
+_SNAPSHOTS = [
+    Mutant(
+        "signature not checked",
+        "routing/core/snapshot.py",
+        "        Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, info + sealed)\n",
+        "",
+        SNAPSHOT,
+    ),
+    Mutant(
+        "document not bound to its tenant", "routing/core/snapshot.py", '["snapshot", tenant_id.bytes, version]', '["snapshot", version]', SNAPSHOT
+    ),
+    Mutant(
+        "older versions applied",
+        "routing/dataplane/feeds/snapshots.py",
+        "            if version < mark:\n",
+        "            if False:\n",
+        PLANE_SNAPSHOTS,
+    ),
+    Mutant(
+        "high-water mark not kept on disk",
+        "routing/dataplane/feeds/snapshots.py",
+        "            self._marks[tenant_id] = max(mark, self._marks.get(tenant_id, 0))\n",
+        "            pass\n",
+        PLANE_SNAPSHOTS,
+    ),
+    Mutant(
+        "revoked keys still published",
+        "tenants/queries.py",
+        "kind=Kind.INFERENCE.value, revoked_at=None, scope__isnull=False)",
+        "kind=Kind.INFERENCE.value, scope__isnull=False)",
+        ("tests/routing/services/test_publishing.py",),
+    ),
+]
+
+_CALLERS = [
+    Mutant(
+        "another tenant's key accepted under /t/",
+        "routing/dataplane/authenticate.py",
+        "    if tenant_slug is not None and tenant_slug != grant.tenant.snapshot.slug:\n",
+        "    if False:\n",
+        PLANE_AUTHENTICATION,
+    ),
+    Mutant("scope not checked", "routing/dataplane/authenticate.py", " or not scopes.contains(own, path)", "", PLANE_AUTHENTICATION),
+    Mutant(
+        "expired keys accepted",
+        "routing/dataplane/authenticate.py",
+        "if grant.key.expires_at is None or now < grant.key.expires_at]",
+        "]",
+        PLANE_AUTHENTICATION,
+    ),
+    Mutant(
+        "undeclared context accepted",
+        "routing/dataplane/authenticate.py",
+        " or name not in endpoint.request_context",
+        "",
+        PLANE_AUTHENTICATION,
+    ),
+    Mutant(
+        "a digest of two tenants opens one",
+        "routing/dataplane/view.py",
+        "            del keys[digest]\n",
+        "            pass\n",
+        PLANE_AUTHENTICATION,
+    ),
+    Mutant(
+        "a key's list of models ignored",
+        "routing/dataplane/request_path.py",
+        " or (allowed is not None and model not in allowed)",
+        "",
+        PLANE_AUTHENTICATION,
+    ),
+    Mutant(
+        "one index seed for all namespaces",
+        "routing/dataplane/choose.py",
+        "prefix.chain(namespace.index_seed, call.prompt)",
+        "prefix.chain(bytes(32), call.prompt)",
+        ("tests/routing/dataplane/test_choose.py",),
+    ),
+    Mutant(
+        "index answers across namespaces",
+        "routing/core/residency.py",
+        "        blocks = _first(range(len(digests)), lambda",
+        "        namespace = next((known[: len(namespace)] for known in entries if known[len(namespace) :] == digests[0]), namespace)\n"
+        "        blocks = _first(range(len(digests)), lambda",
+        ("tests/routing/core/test_residency.py",),
+    ),
+]
+
+_OUTWARD = [
+    Mutant(
+        "guard at connect time off",
+        "routing/outbound/guard.py",
+        "        if not address_allowed(",
+        "        if False and not address_allowed(",
+        ("tests/routing/outbound/test_guard.py",),
+    ),
+    Mutant(
+        "redirects followed",
+        "routing/dataplane/upstream.py",
+        "allow_redirects=False, trace_request_ctx=trace",
+        "allow_redirects=True, trace_request_ctx=trace",
+        ("tests/routing/dataplane/test_failover.py",),
+    ),
+    Mutant(
+        "asked again after the first byte",
+        "routing/dataplane/request_path.py",
+        "            return await relay.stream(plane, flight, answer, request, headers)\n",
+        "            reply = await relay.stream(plane, flight, answer, request, headers)\n"
+        '            if flight.outcome == "incomplete":\n'
+        '                await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=[])\n'
+        "            return reply\n",
+        ("tests/routing/dataplane/test_streaming.py",),
+    ),
+    Mutant(
+        "another tenant's address is told apart",
+        "routing/services/replicas.py",
+        """fetchone()[0]:
+            raise Invalid(ADDRESS_REFUSED, field="url")""",
+        """fetchone()[0]:
+            raise Invalid("This address is taken.", field="url")""",
+        ("tests/routing/api/test_replicas.py",),
+    ),
+    Mutant(
+        "not yours is told apart from absent",
+        "tenants/api/base.py",
+        "        if slug is not None and tenant.slug != slug:\n            raise NotFound\n",
+        "        if slug is not None and tenant.slug != slug:\n"
+        '            raise NotFound if queries.tenant_id_of(slug) is None else Forbidden("Not yours.")\n',
+        STRANGERS,
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (*_IDENTITY, *_KEYS, *_SUBJECT, *_NAMES, *_DATABASE, *_STRIPPING, *_SNAPSHOTS, *_CALLERS, *_OUTWARD)
