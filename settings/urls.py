@@ -8,3 +8,6 @@ urlpatterns = [
     path("api/", include("routing.api.urls")),
     path("", include("console.urls")),
 ]
+
+handler400 = "settings.errors.bad_request"
+handler500 = "settings.errors.server_error"

@@ -7,12 +7,16 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
 
+from tenants import changes, queries
+from tenants.actor import Actor, system
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid
-from tenants.models import User
+from tenants.models import PLATFORM_SLUG, User
+from tenants.scoping import tenant_scope
 
 EMAIL_MAX = 254
+_ACCOUNTS = system("accounts")
 PASSWORD_MAX = 1000  # characters; hashing a megabyte would be somebody's way to keep us busy
 
 
@@ -32,8 +36,9 @@ def normal_email(email: object, *, field: str = "email") -> str:
     return address
 
 
-def create(*, email: str, password: str | None, name: str = "", platform_operator: bool = False) -> User:
-    """Create an account. Without a password nobody can sign in to it until one is set.
+@transaction.atomic
+def create(*, email: str, password: str | None, name: str = "", platform_operator: bool = False, actor: Actor = _ACCOUNTS) -> User:
+    """Create an account. Without a password nobody can sign in to it until one is set. A platform operator's is in the platform's audit log.
 
     Raises:
         Invalid: e-mail, name or password is not acceptable.
@@ -43,6 +48,7 @@ def create(*, email: str, password: str | None, name: str = "", platform_operato
     _set_password(user, password)
     with refuse_on(tenants_user_email_key=Conflict("This e-mail has an account.", field="email")):
         user.save()
+    _record(user, actor, "account.create")
     return user
 
 
@@ -61,14 +67,28 @@ def ensure(*, email: str) -> User:
         return User.objects.get(email=address)
 
 
-def set_password(*, user: User, password: str) -> None:
-    """Set a new password. Sessions that were opened with the old one end.
+@transaction.atomic
+def set_password(*, user: User, password: str, actor: Actor = _ACCOUNTS) -> None:
+    """Set a new password. Sessions that were opened with the old one end. Every tenant that the person is a member of has it in its audit log.
 
     Raises:
         Invalid: the password is not acceptable.
     """
     _set_password(user, password)
     user.save(update_fields=["password"])
+    _record(user, actor, "account.set_password")
+
+
+def _record(user: User, actor: Actor, action: str) -> None:
+    """Accounts belong to no tenant: a change is written where the account opens something. An operator's opens everything: the platform's log."""
+    if user.is_platform_operator:
+        platform = queries.tenant_id_of(PLATFORM_SLUG)
+        where = [platform] if platform is not None else []
+    else:
+        where = [seat.tenant_id for seat in queries.tenants_of_user(user)]
+    for tenant_id in where:
+        with tenant_scope(tenant_id):
+            changes.record(tenant_id=tenant_id, actor=actor, action=action, object_id=user.id, object_label=user.email, publishes=False)
 
 
 def _set_password(user: User, password: str | None) -> None:

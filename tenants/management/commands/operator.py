@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
+from tenants.actor import system
 from tenants.core.errors import Refusal
 from tenants.models import User
 from tenants.services import accounts, provisioning
@@ -45,11 +46,11 @@ class Command(BaseCommand):
         provisioning.ensure_platform()
         user = User.objects.select_for_update().filter(email=email).first()
         if user is None:
-            accounts.create(email=email, password=password, platform_operator=True)
+            accounts.create(email=email, password=password, platform_operator=True, actor=system("operator"))
             return f"{email} is a new platform operator"
         if not user.is_platform_operator:
             raise CommandError(f"{email} has an account that is no platform operator's; take another address")
         if user.check_password(password):
             return f"{email} is unchanged"
-        accounts.set_password(user=user, password=password)
+        accounts.set_password(user=user, password=password, actor=system("operator"))
         return f"{email} has a new password"

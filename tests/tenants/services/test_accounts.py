@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from tenants.actor import system
 from tenants.core.errors import Conflict, Invalid
-from tenants.models import User
-from tenants.services import accounts
+from tenants.core.roles import Role
+from tenants.models import AuditEntry, User
+from tenants.scoping import tenant_scope
+from tenants.services import accounts, members, provisioning
 
+ACTOR = system("tests")
 pytestmark = pytest.mark.django_db
 
 
@@ -53,3 +58,28 @@ def test_a_weak_password_is_refused(password: str) -> None:
         accounts.create(email="p@oak.example", password=password)
     assert refusal.value.field == "password"
     assert User.objects.count() == 0
+
+
+def test_changes_of_an_account_are_in_the_logs_of_where_it_opens_something() -> None:
+    """A member's new password in each of their tenants, an operator's in the platform's; never the password."""
+    oak, elm = (provisioning.create(actor=ACTOR, slug=slug, name=slug) for slug in ("oak", "elm"))
+    platform = provisioning.ensure_platform()
+    person = accounts.create(email="p@oak.example", password=None)
+    for tenant in (oak, elm):
+        with tenant_scope(tenant.id):
+            members.add(tenant_id=tenant.id, actor=ACTOR, email=person.email, role="viewer", ceiling=Role.OWNER)
+    accounts.set_password(user=person, password="correct horse battery", actor=ACTOR)
+    operator = accounts.create(email="op@salt.example", password=None, platform_operator=True, actor=ACTOR)
+    accounts.set_password(user=operator, password="another horse battery", actor=ACTOR)
+    assert [_account_changes(tenant.id) for tenant in (oak, elm, platform)] == [
+        [("account.set_password", "p@oak.example")],
+        [("account.set_password", "p@oak.example")],
+        [("account.create", "op@salt.example"), ("account.set_password", "op@salt.example")],
+    ]
+
+
+def _account_changes(tenant_id: UUID) -> list[tuple[str, str]]:
+    with tenant_scope(tenant_id):
+        found = list(AuditEntry.objects.filter(tenant_id=tenant_id, action__startswith="account.").order_by("created_at"))
+    assert "horse" not in str([entry.__dict__ for entry in found])
+    return [(entry.action, entry.object_label) for entry in found]
