@@ -185,7 +185,7 @@ class Plane:
         live = {endpoint.entry.id for tenant in view.tenants.values() for endpoint in tenant.endpoints.values()}
         for endpoint_id in [one for one in self.endpoints if one not in live]:
             del self.endpoints[endpoint_id]
-        self.unserved.served({namespace for replica in self.replicas.values() if (namespace := replica.entry.dedicated_namespace) is not None})
+        self.unserved.served(view.assigned())
         self.forget_unused()
 
     def forget_unused(self) -> None:

@@ -136,6 +136,16 @@ class PlaneView:
             del keys[digest]
         return PlaneView(tenants=tenants, keys=keys)
 
+    def assigned(self) -> set[str]:
+        """The namespaces to which the control plane gave a replica."""
+        return {
+            replica.entry.dedicated_namespace
+            for tenant in self.tenants.values()
+            for endpoint in tenant.endpoints.values()
+            for replica in endpoint.replicas
+            if replica.entry.dedicated_namespace is not None
+        }
+
     def reach(self) -> tuple[dict[str, ReplicaView], dict[str, frozenset[UUID]]]:
         """Every physical engine that a tenant in service can reach, by URL, and the ids of the endpoints that reach it."""
         replicas: dict[str, ReplicaView] = {}

@@ -241,3 +241,119 @@ def test_a_clock_that_steps_back_makes_nothing_younger_than_now() -> None:
     index.confirmed(NAMESPACES[0], _chain("a"), "r1", ticket, 100.0)
     found = index.match(NAMESPACES[0], _chain("a"), "r1", 50.0)
     assert (found.age_s, found.confidence) == (0.0, residency.P_INFERRED)
+
+
+@st.composite
+def _traffic(draw: st.DrawFn) -> list[tuple[bytes, int, int]]:
+    """(owner, which prompt of the owner's, blocks) of dispatches in order."""
+    return draw(st.lists(st.tuples(st.sampled_from([b"t1", b"t2", b"t3"]), st.integers(0, 3), st.integers(1, 12)), max_size=30))
+
+
+def _prompt(which: int, blocks: int) -> list[bytes]:
+    return [which.to_bytes(1, "big") + number.to_bytes(15, "big") for number in range(blocks)]
+
+
+def _held(index: HistoryIndex, owner: bytes) -> int:
+    return len(index._replicas["r1"].held(owner)) if "r1" in index._replicas else 0
+
+
+@given(_traffic(), st.integers(1, 24))
+def test_no_owner_is_pushed_below_an_equal_share(traffic: list[tuple[bytes, int, int]], capacity: int) -> None:
+    """Whatever the others send: who holds no more than a third keeps all of it."""
+    index = HistoryIndex(capacity_blocks=capacity)
+    for owner, which, blocks in traffic:
+        before = {other: _held(index, other) for other in (b"t1", b"t2", b"t3") if other != owner}
+        index.dispatched(owner, _prompt(which, blocks), "r1", owner=owner)
+        for other, held in before.items():
+            assert _held(index, other) >= min(held, capacity // 3)
+        assert sum(_held(index, each) for each in (b"t1", b"t2", b"t3")) == index.sizes()["r1"][0] <= capacity
+
+
+def test_the_one_over_its_share_pays_and_the_leaves_go_first() -> None:
+    index = HistoryIndex(capacity_blocks=20)
+    modest, greedy = _prompt(1, 8), _prompt(2, 12)
+    index.dispatched(b"m", modest, "r1", owner=b"modest")
+    index.dispatched(b"g", greedy, "r1", owner=b"greedy")
+    index.dispatched(b"g", _prompt(3, 40), "r1", owner=b"greedy")
+    assert index.match(b"m", modest, "r1", 0.0, owner=b"modest").blocks == 8
+    assert index.match(b"g", greedy, "r1", 0.0, owner=b"greedy").blocks == 0
+    assert index.match(b"g", _prompt(3, 40), "r1", 0.0, owner=b"greedy").blocks == 12
+
+
+def test_a_newcomer_gets_its_share_from_whoever_holds_most() -> None:
+    index = HistoryIndex(capacity_blocks=20)
+    for number in range(5):
+        index.dispatched(b"g", _prompt(number, 4), "r1", owner=b"greedy")
+    index.dispatched(b"n", _prompt(9, 10), "r1", owner=b"new")
+    assert (_held(index, b"greedy"), _held(index, b"new")) == (10, 10)
+
+
+def test_look_ups_are_counted() -> None:
+    index = HistoryIndex()
+    index.dispatched(b"n" * 16, _chain("ab"), "r1")
+    for namespace, replica in ((b"n" * 16, "r1"), (b"m" * 16, "r1"), (b"n" * 16, "r2")):
+        index.match(namespace, _chain("ab"), replica, 0.0)
+    assert (index.hits, index.misses) == (1, 2)
+
+
+def test_one_owners_entries_are_not_anothers_even_in_one_namespace() -> None:
+    index = HistoryIndex()
+    index.dispatched(b"n" * 16, _chain("ab"), "r1", owner=b"t1")
+    assert index.match(b"n" * 16, _chain("ab"), "r1", 0.0, owner=b"t2") == residency.NO_MATCH
+
+
+class Explaining(RuleBasedStateMachine):
+    """What the index says that others' dispatches explain, against the list of all dispatches; ages play no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = HistoryIndex()
+        self.sent: list[tuple[bytes, str, int, str]] = []  # namespace, word, ticket, how it ended
+
+    @rule(namespace=namespaces, word=words, end=st.sampled_from(["in flight", "shown", "dropped", "perhaps"]))
+    def dispatch(self, namespace: bytes, word: str, end: str) -> None:
+        ticket = self.index.dispatched(namespace, _chain(word), "r1")
+        if end == "shown":
+            self.index.confirmed(namespace, _chain(word), "r1", ticket, 0.0)
+        elif end != "in flight":
+            self.index.dropped(namespace, _chain(word), "r1", ticket, certain=end == "dropped")
+        self.sent.append((namespace, word, ticket, end))
+
+    @invariant()
+    def agrees_with_the_list(self) -> None:
+        for namespace, word, ticket, end in self.sent:
+            if end == "dropped":
+                continue
+            gap = any(other == namespace and how == "perhaps" for other, _, _, how in self.sent)
+            told = self.index.explained(namespace, _chain(word), "r1", ticket)
+            others = [_chain(other) for ns, other, number, how in self.sent if ns == namespace and number != ticket and how in ("in flight", "shown")]
+            least = max((sum(mine == theirs for mine, theirs in zip(_chain(word), chain, strict=False)) for chain in others), default=0)
+            assert told is None if gap else told is not None and told >= least
+            if not gap and all(how != "dropped" for _, _, _, how in self.sent):
+                assert told == least
+
+
+TestExplaining = Explaining.TestCase
+TestExplaining.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+
+
+def test_what_was_evicted_leaves_a_gap_until_the_replica_begins_anew() -> None:
+    index = HistoryIndex(capacity_blocks=4)
+    index.dispatched(b"n" * 16, _prompt(1, 4), "r1")
+    index.dispatched(b"m" * 16, _prompt(1, 2), "r1")
+    ticket = index.dispatched(b"k" * 16, _prompt(1, 1), "r1")
+    assert index.explained(b"n" * 16, _prompt(1, 4), "r1", 1) is None
+    assert index.explained(b"k" * 16, _prompt(1, 1), "r1", ticket) == 0
+    index.forget("r1")
+    ticket = index.dispatched(b"n" * 16, _prompt(1, 2), "r1")
+    assert index.explained(b"n" * 16, _prompt(1, 2), "r1", ticket) == 0
+
+
+def test_the_memory_of_gaps_is_bounded() -> None:
+    index = HistoryIndex(capacity_blocks=1)
+    for number in range(residency.MAX_GAPS + 10):
+        index.dispatched(number.to_bytes(16, "big"), _prompt(1, 1), "r1", owner=b"t1")
+    index.dispatched(b"o" * 16, _prompt(1, 1), "r1", owner=b"t2")
+    assert index._replicas["r1"].gaps[b"t1"] is None
+    assert index.explained(b"never seen", _prompt(1, 1), "r1", 0, owner=b"t1") is None
+    assert index.explained(b"never seen", _prompt(1, 1), "r1", 0, owner=b"t2") == 0
