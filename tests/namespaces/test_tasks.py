@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import current_app
+from django.utils import timezone
 
 from namespaces import tasks
-from namespaces.services import keys
+from namespaces.models import TenantKeyVersion
+from namespaces.services import keys, operations
 from settings.celery import app
 from tenants.actor import system
 from tenants.core.errors import Conflict
@@ -37,11 +40,17 @@ def _tenant(slug: str = "acorn") -> Tenant:
 
 
 @pytest.mark.django_db
-def test_without_the_root_key_both_tasks_refuse(settings: Any) -> None:
+def test_without_the_root_key_every_task_on_keys_refuses(settings: Any) -> None:
     """Nothing is made, and the error names the variable."""
     settings.ROOT = ()
     tenant = _tenant()
-    for task, arguments in ((tasks.keys_provision, [str(tenant.id)]), (tasks.keys_provision_missing, [])):
+    asked = [
+        (tasks.keys_provision, [str(tenant.id)]),
+        (tasks.keys_provision_missing, []),
+        (tasks.keys_operate, [str(tenant.id), str(tenant.id)]),
+        (tasks.keys_operations, []),
+    ]
+    for task, arguments in asked:
         with pytest.raises(tasks.WrongWorker, match="SALTROUTE_ROOT_KEY_FILE"):
             task(*arguments)
     with tenant_scope(tenant.id):
@@ -83,9 +92,48 @@ def test_the_sweep_repairs_a_lost_wake_up(settings: Any, tmp_path: Path) -> None
 
 def test_the_tasks_go_to_their_own_queue() -> None:
     """By name, so that no other worker takes them; beat sends the sweep."""
-    for name in (tasks.PROVISION, "namespaces.keys_provision_missing"):
+    sweeps = {"namespaces.keys_provision_missing", "namespaces.keys_operations", "namespaces.keys_destroy_expired"}
+    for name in (tasks.PROVISION, tasks.OPERATE, *sweeps):
         assert app.amqp.router.route({}, name)["queue"].name == "keys"
-    assert "namespaces.keys_provision_missing" in {entry["task"] for entry in app.conf.beat_schedule.values()}
+    assert sweeps <= {entry["task"] for entry in app.conf.beat_schedule.values()}
+
+
+@pytest.mark.django_db
+def test_an_operation_is_done_by_its_task_and_by_the_sweep(settings: Any, tmp_path: Path) -> None:
+    """Delivered twice it is done once; one whose message was lost is found; one that is gone is no error; no scope is left open."""
+    settings.ROOT = root_file(tmp_path)
+    tenants = [_tenant(slug) for slug in ("acorn", "birch")]
+    rows = []
+    for tenant in tenants:
+        tasks.keys_provision(str(tenant.id))
+        with tenant_scope(tenant.id):
+            rows.append(operations.request_tenant_rotation(tenant_id=tenant.id, actor=system("tests"), reason="leak"))
+    for _ in range(2):
+        tasks.keys_operate(str(tenants[0].id), str(rows[0].id))
+    tasks.keys_operations()
+    tasks.keys_operate(str(tenants[0].id), str(uuid.uuid4()))
+    assert current() is None
+    for tenant in tenants:
+        with tenant_scope(tenant.id):
+            held = keys.material(tenant.id)
+            assert held is not None
+            assert held.version == 2
+
+
+@pytest.mark.django_db
+def test_destroying_needs_no_root_key(settings: Any, tmp_path: Path) -> None:
+    """A tenant deleted long ago loses its key; one deleted just now keeps it."""
+    settings.ROOT = root_file(tmp_path)
+    old, fresh = _tenant("old"), _tenant("fresh")
+    for tenant, days in ((old, 8), (fresh, 0)):
+        tasks.keys_provision(str(tenant.id))
+        with tenant_scope(tenant.id):
+            provisioning.delete(tenant_id=tenant.id, actor=system("tests"), now=timezone.now() - timedelta(days=days))
+    settings.ROOT = ()
+    tasks.keys_destroy_expired()
+    for tenant, kept in ((old, False), (fresh, True)):
+        with tenant_scope(tenant.id):
+            assert TenantKeyVersion.objects.exists() is kept
 
 
 @pytest.mark.django_db
