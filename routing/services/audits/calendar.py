@@ -45,10 +45,10 @@ def plan(now: datetime) -> list[tuple[UUID, UUID]]:
     """Order what is due, in all tenants, and send again what was ordered and never began. Returns (tenant, run) of the new orders."""
     made: list[tuple[UUID, UUID]] = []
     for ref in all_tenants():
+        _resend(ref.tenant_id, now)
         made += alarms(ref.tenant_id, now)
         for due in _due(ref.tenant_id, now):
             made += order_due(due, now)
-        _resend(ref.tenant_id, now)
     return made
 
 

@@ -19,9 +19,10 @@ from routing.services.audits.prompts import WORDS_A_PROMPT, prompt
 
 Send = Callable[[Probe, str], Seen]
 NEGATIVE = (Expect.APART, Expect.REFUSED_OR_APART)
-CONFIRMING_GAP = 0.85  # what the second stage must be able to find: nearly, not fully, distinct times
+CONFIRMING_GAP = 0.6  # what the second stage must be able to find: times that overlap, as they do on a busy machine
 TEMPLATE_PART = 0.25  # of a prompt: more than that cached at its first use is no template
 CONTRADICTED = "hits were reported that took as long as first uses"
+SMALLEST_KIND = 4  # fewer probes of a kind can hardly reject by themselves
 AS_FAST = "nothing was reported, but negative probes were as fast as hits"
 UNTRUE = "cached tokens are reported that cannot be"
 NOT_AGAIN = "seen once, and not again"
@@ -303,12 +304,13 @@ class Execution:
         return Verdict(Outcome.INCONCLUSIVE, f"{label}: as fast as hits; {NOT_AGAIN}", odd=True)
 
     def _worst(self, tried: Tried, everything: Sequence[tuple[Probe, Seen]]) -> tuple[Times, str]:
-        """The reading that speaks most against the case: each kind of negative probe by itself where there are enough of it, else all together."""
+        """The reading that speaks most against the case: all negative probes together, and each kind by itself where there are enough of it."""
         answered = [(probe, seen) for probe, seen in tried.sent if probe.expect in NEGATIVE and seen.status == 200]
+        groups = {tried.case.title: [seen for _, seen in answered]}
         labels = dict.fromkeys(probe.label for probe, _ in answered)
-        groups = {label: [seen for probe, seen in answered if probe.label == label] for label in labels}
-        if any(len(group) < 4 for group in groups.values()):
-            groups = {tried.case.title: [seen for _, seen in answered]}
+        kinds = {label: [seen for probe, seen in answered if probe.label == label] for label in labels}
+        if all(len(kind) >= SMALLEST_KIND for kind in kinds.values()):
+            groups |= kinds
         read = [(self._times(everything, group), label) for label, group in groups.items()]
         if not read:
             return self._times(everything, []), tried.case.title

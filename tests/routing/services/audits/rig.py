@@ -7,6 +7,7 @@ import ipaddress
 import json
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -73,7 +74,8 @@ class Rig:
     def chat(self, key: str, text: str, model: str = "chat") -> tuple[int, dict[str, Any]]:
         """A client's request at the public port."""
         body = json.dumps({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": text}]}).encode()
-        asked = urllib.request.Request(f"{self.url}/v1/chat/completions", body, {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{self.url}/v1/chat/completions", body, headers)
         try:
             with urllib.request.urlopen(asked, timeout=20) as answer:
                 return answer.status, json.load(answer)

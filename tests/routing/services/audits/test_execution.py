@@ -92,8 +92,8 @@ def test_a_negative_that_reports_zero_but_is_as_fast_as_a_hit_is_inconclusive() 
     assert "as fast as hits" in found.reason
 
 
-@pytest.mark.parametrize("forged", [32, 48, 512, 1008, 99_999])
-@pytest.mark.parametrize("forged_from", [0, 3, 10, 40])
+@pytest.mark.parametrize("forged", [48, 512, 1008, 99_999])
+@pytest.mark.parametrize("forged_from", [0, 3, 30])
 def test_a_forged_field_quarantines_nobody(forged: int, forged_from: int) -> None:
     """Whatever is forged and whenever it begins: the engine keeps namespaces apart, so no sharing may be found."""
     found = audit(Engine(forged=forged, forged_from=forged_from))

@@ -1,0 +1,238 @@
+"""Which audits are ordered, and when none is. Orders only; nothing is carried out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.routing.services.made import Made, make
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def acorn(db: None) -> Made:
+    return make("acorn")
+
+
+@pytest.fixture
+def platform(db: None) -> Made:
+    return make("platform")
+
+
+def at(minutes: float) -> datetime:
+    return NOW + timedelta(minutes=minutes)
+
+
+def planned(now: datetime) -> list[tuple[str, str, str]]:
+    """(tenant, endpoint, trigger) of what a plan orders."""
+    from routing.models import AuditRun
+    from routing.services.audits import calendar
+    from tenants.models import Tenant
+    from tenants.scoping import tenant_scope
+
+    found = []
+    for tenant_id, run_id in calendar.plan(now):
+        with tenant_scope(tenant_id):
+            run = AuditRun.objects.get(id=run_id)
+            found.append((Tenant.objects.get(id=tenant_id).slug, run.endpoint_name, run.trigger))
+            run.created_at = now
+            run.save(update_fields=["created_at"])
+    return found
+
+
+def ended(now: datetime, **columns: Any) -> None:
+    """Everything ordered is over; replicas are as ``columns`` say."""
+    from routing.models import AuditRun, Replica
+    from tenants.queries import all_tenants
+    from tenants.scoping import tenant_scope
+
+    for ref in all_tenants():
+        with tenant_scope(ref.tenant_id):
+            AuditRun.objects.filter(tenant_id=ref.tenant_id, state="queued").update(state="finished")
+            Replica.objects.filter(tenant_id=ref.tenant_id).update(audit_at=now, **columns)
+
+
+def a_setup(tenant: Made, **fields: Any) -> Any:
+    from tenants.scoping import tenant_scope
+    from tests.routing.services.rows import a_pool, a_replica, an_endpoint
+
+    with tenant_scope(tenant.id):
+        pool = a_pool(tenant.id)
+        a_replica(pool, **fields)
+        return an_endpoint(tenant.id, pool=pool)
+
+
+def test_a_new_replica_is_tried_once(acorn: Made) -> None:
+    """The order stands until it is carried out; then ten minutes rest, then again as long as it is not isolated."""
+    a_setup(acorn)
+    assert planned(at(0)) == [("acorn", "chat", "first")]
+    assert planned(at(1)) == []
+    ended(at(2))
+    assert planned(at(11)) == []
+    assert planned(at(12)) == [("acorn", "chat", "retry")]
+
+
+def test_an_isolated_one_every_24_hours(acorn: Made) -> None:
+    a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0))
+    assert planned(at(24 * 60 - 1)) == []
+    assert planned(at(24 * 60)) == [("acorn", "chat", "daily")]
+
+
+def test_after_48_hours_without_a_clean_one_it_is_suspect(acorn: Made) -> None:
+    from routing.models import Replica
+    from tenants.scoping import tenant_scope
+
+    a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0), isolation_since=at(0))
+    planned(at(48 * 60 + 1))
+    with tenant_scope(acorn.id):
+        assert Replica.objects.get().isolation_state == "suspect"
+
+
+def test_an_epoch_asks_for_an_audit_and_a_new_endpoint_too(acorn: Made) -> None:
+    """Through that endpoint; the other one waits for its turn."""
+    from routing import queries
+    from routing.services import endpoints
+    from tenants.scoping import tenant_scope
+    from tests.routing.services.rows import ACTOR, an_endpoint
+
+    endpoint = a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0))
+    assert planned(at(20)) == []
+    with tenant_scope(acorn.id):
+        endpoints.rotate_epoch(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, reason="an incident")
+    assert planned(at(21)) == [("acorn", "chat", "epoch")]
+    ended(at(21), isolation_state="isolated", isolation_verified_at=at(21))
+    with tenant_scope(acorn.id):
+        pool = queries.own_pool(acorn.id, "gpu")
+        an_endpoint(acorn.id, "second", pool=pool, model=queries.model(acorn.id, "m-7b"))
+    assert planned(at(40)) == [("acorn", "second", "epoch")]
+
+
+def test_a_platform_pool_is_tried_through_a_grantees_endpoint(acorn: Made, platform: Made) -> None:
+    """The platform has none of its own; the run, its cost and its evidence are the tenant's to read."""
+    from routing.models import AuditRun
+    from routing.services import pools
+    from tenants.scoping import tenant_scope
+    from tests.routing.services.rows import ACTOR, a_pool, a_replica, an_endpoint
+
+    with tenant_scope(platform.id):
+        shared = a_pool(platform.id, "shared")
+        replica = a_replica(shared)
+    assert planned(at(0)) == []
+    with tenant_scope(platform.id):
+        pools.grant(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=acorn.id)
+    with tenant_scope(acorn.id):
+        an_endpoint(acorn.id, pool=shared)
+    assert planned(at(1)) == [("acorn", "chat", "first")]
+    with tenant_scope(acorn.id):
+        run = AuditRun.objects.get()
+    assert (run.replica_id, run.replica_name, run.pool_owner_id) == (replica.id, "", platform.id)
+
+
+@pytest.mark.parametrize("isolation", ["declared", "dedicated"])
+def test_pools_that_somebody_vouches_for_are_not_tried_unasked(acorn: Made, isolation: str) -> None:
+    from routing.models import Pool
+    from tenants.scoping import tenant_scope
+
+    a_setup(acorn)
+    with tenant_scope(acorn.id):
+        Pool.objects.update(isolation=isolation)
+    assert planned(at(0)) == []
+
+
+def test_quarantine_ends_no_audit_before_the_repair_and_two_after(acorn: Made) -> None:
+    a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="quarantined", isolation_since=at(0))
+    assert planned(at(30)) == []
+    ended(at(0), isolation_repaired_at=at(31))
+    assert planned(at(32)) == [("acorn", "chat", "retry")]
+    ended(at(32), isolation_clean_at=at(33))
+    assert planned(at(42.5)) == []
+    assert planned(at(43)) == [("acorn", "chat", "retry")]
+
+
+def test_a_paused_replica_and_a_disabled_endpoint_are_left_alone(acorn: Made) -> None:
+    from routing.models import Endpoint, Replica
+    from tenants.scoping import tenant_scope
+
+    a_setup(acorn)
+    with tenant_scope(acorn.id):
+        Endpoint.objects.update(enabled=False)
+    assert planned(at(0)) == []
+    with tenant_scope(acorn.id):
+        Endpoint.objects.update(enabled=True)
+        Replica.objects.update(state="paused")
+    assert planned(at(0)) == []
+
+
+def an_alarm(acorn: Made, endpoint: Any, as_owner: Callable[[], AbstractContextManager[None]], replica_id: str, now: datetime) -> None:
+    """A decision record with an alarm, as ingest stores it."""
+    from routing.models import DecisionRow
+    from tenants.scoping import tenant_scope
+
+    with as_owner(), tenant_scope(acorn.id):
+        DecisionRow.objects.create(
+            id=uuid.uuid4(),
+            tenant_id=acorn.id,
+            started_at=now,
+            endpoint_id=endpoint.id,
+            replica_id=replica_id,
+            outcome="ok",
+            status=200,
+            record={"alarm": "cached_more_than_owned"},
+        )
+
+
+def test_an_alarm_raises_an_audit_and_judges_nothing(acorn: Made, as_owner: Callable[[], AbstractContextManager[None]]) -> None:
+    """Ten alarms, one audit; the state stays; within ten minutes of an audit no further one."""
+    from routing.models import Replica
+    from tenants.scoping import tenant_scope
+
+    endpoint = a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0))
+    with tenant_scope(acorn.id):
+        replica_id = str(Replica.objects.get().id)
+    for _ in range(10):
+        an_alarm(acorn, endpoint, as_owner, replica_id, at(20))
+    an_alarm(acorn, endpoint, as_owner, str(uuid.uuid4()), at(20))
+    an_alarm(acorn, endpoint, as_owner, "", at(20))
+    assert planned(at(20.2)) == [("acorn", "chat", "alarm")]
+    assert planned(at(20.4)) == []
+    ended(at(20.5))
+    an_alarm(acorn, endpoint, as_owner, replica_id, at(21))
+    assert planned(at(21.2)) == []
+    with tenant_scope(acorn.id):
+        assert Replica.objects.get().isolation_state == "isolated"
+
+
+def test_orders_that_nobody_takes_are_given_up_and_dead_runs_end(acorn: Made) -> None:
+    from routing.models import AuditRun
+    from routing.services.audits import calendar
+    from tenants.scoping import tenant_scope
+
+    a_setup(acorn)
+    ((tenant_id, run_id),) = calendar.plan(at(0))
+    with tenant_scope(tenant_id):
+        AuditRun.objects.filter(id=run_id).update(created_at=at(0))
+    calendar.plan(at(61))
+    with tenant_scope(tenant_id):
+        assert AuditRun.objects.get(id=run_id).state == "refused"
+        AuditRun.objects.filter(id=run_id).update(state="running", started_at=at(61))
+    calendar.plan(at(90))
+    with tenant_scope(tenant_id):
+        run = AuditRun.objects.get(id=run_id)
+    assert (run.state, run.outcome) == ("finished", "inconclusive")
