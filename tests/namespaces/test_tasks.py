@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_without_the_root_key_every_task_on_keys_refuses(settings: Any) -> None:
     """Nothing is made, and the error names the variable."""
     settings.ROOT = ()
     tenant = _tenant()
-    asked = [
+    asked: list[tuple[Callable[..., None], list[str]]] = [
         (tasks.keys_provision, [str(tenant.id)]),
         (tasks.keys_provision_missing, []),
         (tasks.keys_operate, [str(tenant.id), str(tenant.id)]),
