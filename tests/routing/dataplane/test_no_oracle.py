@@ -195,7 +195,7 @@ async def test_a_salt_that_looks_like_ours_only_divides_the_clients_own_namespac
     assert rig.received()["cache_salt"] not in (stolen, rig.namespace().salt)
 
 
-_ODD_PATHS = ["caf\u00e9", "cafe\u0301", "support\u200b", "\uff53upport", "SUPPORT", "support/", "/support", "support//emea", "support\\emea", "%73upport"]
+_ODD_PATHS = ["caf\u00e9", "cafe\u0301", "support\u200b", "\uff53upport", "SUPPORT", "support/", "/support", "support//emea", "support\\emea"]
 
 
 @pytest.mark.parametrize("path", _ODD_PATHS)

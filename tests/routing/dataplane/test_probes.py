@@ -178,7 +178,8 @@ async def test_whatever_is_wrong_with_a_token_the_answer_is_one(rig: Rig) -> Non
     expired, eternal = (probe.sign(claims(rig, exp=time.time() + life_s), PUBLISH) for life_s in (-1, 3600))
     bad = [None, good, forged, expired, eternal, "", "x", "x.y", "\u00e9.\u00e9", good[:-1], f"{good} ", "a" * 3000]
     answers = [await send(rig, token) for token in bad]
-    answers.append(await send(rig, None, Authorization=f"Bearer {KEY_A}"))
+    elsewhere = (f"Bearer {KEY_A}", f"Bearer {probe.sign(claims(rig), PUBLISH)}", probe.sign(claims(rig), PUBLISH), "Probe")
+    answers.extend([await send(rig, None, Authorization=value) for value in elsewhere])
     assert {(answer.status, answer.body) for answer in answers} == {(401, answers[0].body)}
     own = ("x-saltroute-decision", "Date")
     assert len({frozenset((name, value) for name, value in answer.headers.items() if name not in own) for answer in answers}) == 1
