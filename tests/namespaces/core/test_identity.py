@@ -8,7 +8,7 @@ from uuid import UUID
 
 import cbor2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from namespaces.core.identity import SCHEMA, encode, parts
@@ -32,12 +32,16 @@ def test_encodings_are_equal_exactly_when_all_that_counts_is_equal(one: Subject,
     assert (encode(one) == encode(other)) == (draw.counted(one) == draw.counted(other))
 
 
-@given(draw.subjects, st.sampled_from(sorted(draw.ALWAYS)))
+@pytest.mark.parametrize("change", sorted(draw.ALWAYS))
+@settings(max_examples=15)
+@given(subject=draw.subjects)
 def test_any_single_change_changes_the_encoding(subject: Subject, change: str) -> None:
     assert encode(draw.ALWAYS[change](subject)) != encode(subject)
 
 
-@given(draw.subjects, st.sampled_from(sorted(draw.SOMETIMES)))
+@pytest.mark.parametrize("change", sorted(draw.SOMETIMES))
+@settings(max_examples=25)
+@given(subject=draw.subjects)
 def test_scope_key_and_nonce_count_at_their_sharing_levels_only(subject: Subject, change: str) -> None:
     at_levels, apply = draw.SOMETIMES[change]
     alone_at_root = len(subject.scope) == 1 and change == "acting scope version"  # the acting scope is the root, which always counts
@@ -106,6 +110,13 @@ def test_a_digest_and_the_same_characters_as_a_label_differ() -> None:
 def test_tokenizer_and_chat_template_are_not_interchangeable() -> None:
     held = Artifact(b"\x01" * 32, "r")
     assert encode(replace(PLAIN, tokenizer=held)) != encode(replace(PLAIN, chat_template=held))
+
+
+def test_two_sharing_levels_never_meet_where_all_else_is_equal() -> None:
+    """A key bound to the root scope, at level scope, has the very scopes that count at level tenant."""
+    assert encode(replace(PLAIN, sharing=Sharing.TENANT)) != encode(PLAIN)
+    by_key = replace(PLAIN, sharing=Sharing.KEY, key_id=UUID(int=3))
+    assert encode(replace(by_key, sharing=Sharing.NONE, request_nonce=b"n")) != encode(by_key)
 
 
 def test_two_endpoints_of_one_model_share_unless_one_keeps_apart() -> None:

@@ -52,6 +52,8 @@ def test_asked_twice_it_is_done_once(world: World) -> None:
     assert _ask(acorn, "again").id == row.id
     for _ in range(3):
         assert world.perform(row).to_version == 2
+    assert world.actions("key_operation.done") == [0, 1, 0, 0, 0]
+    assert world.actions("tenant_key.rotate") == [0, 1, 0, 0, 0]
     assert _ask(acorn).id != row.id
 
 
