@@ -14,6 +14,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from routing.core.policy import PolicyName
 from routing.core.snapshot import PolicyEntry
+from routing.dataplane import view
 from routing.dataplane.authenticate import authenticate
 from routing.dataplane.errors import ApiError
 from routing.dataplane.request_path import find_endpoint
@@ -53,6 +54,22 @@ async def test_anothers_first_prompt_misses_every_cache(rig: Rig, stranger: dict
     assert [one.matched_tokens for one in rig.records()[-1].candidates] == [0, 0]
     await rig.chat(SECRET, **stranger)
     assert hits(rig) == {"cache=namespace,result=hit": 2.0, "cache=residency,result=hit": 2.0}
+
+
+async def test_one_tenants_namespaces_and_prompts_evict_none_of_anothers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "MAX_NAMESPACES", 3)
+    rig.publish(bumped(rig.acme, endpoints=(endpoint(rig.acme.pools[0], client_subdivision=True),)))
+    await rig.chat(SECRET, key=KEY_B)
+    for url in (rig.a.url, rig.b.url):
+        rig.router.plane.index.set_capacity(url, 50)
+    for number in range(12):
+        await rig.chat({**SECRET, "cache_salt": f"mine {number}"})
+    before = hits(rig)
+    await rig.chat(SECRET, key=KEY_B)
+    assert hits(rig) == {name: value + 1 for name, value in before.items()}
+    assert {len(tenant.namespaces) for tenant in rig.router.plane.view.tenants.values()} == {1, 3}
+    assert all(held <= 50 for held, _ in rig.router.plane.index.sizes().values())
+    assert sum(evicted for _, evicted in rig.router.plane.index.sizes().values()) > 0
 
 
 async def test_bytes_per_token_are_learned_for_each_tenant_alone(rig: Rig) -> None:
@@ -118,19 +135,19 @@ def _headers(**values: str) -> CIMultiDictProxy[str]:
 
 
 async def test_refusals_of_what_is_anothers_and_of_what_is_nobodys_do_the_same_work(rig: Rig) -> None:
-    view, now = rig.router.plane.view, time.time()
+    held, now = rig.router.plane.view, time.time()
     secret = (*rig.globex.endpoints, endpoint(rig.globex.pools[0], "globex-model"))
     rig.publish(bumped(rig.globex, endpoints=secret))
 
     def path(slug: str) -> list[str]:
-        return _work(lambda: authenticate(view, _headers(Authorization=f"Bearer {KEY_A}"), tenant_slug=slug, now=now))
+        return _work(lambda: authenticate(held, _headers(Authorization=f"Bearer {KEY_A}"), tenant_slug=slug, now=now))
 
     def scope(asked: str) -> list[str]:
         headers = _headers(Authorization=f"Bearer {KEY_A_EMEA}", X_Saltroute_Scope=asked)
-        return _work(lambda: authenticate(view, headers, tenant_slug=None, now=now))
+        return _work(lambda: authenticate(held, headers, tenant_slug=None, now=now))
 
     def model(asked: str) -> list[str]:
-        caller = authenticate(view, _headers(Authorization=f"Bearer {KEY_A}"), tenant_slug=None, now=now)
+        caller = authenticate(held, _headers(Authorization=f"Bearer {KEY_A}"), tenant_slug=None, now=now)
         return _work(lambda: find_endpoint(caller, asked))
 
     assert path("globex") == path("nobody")
@@ -168,7 +185,7 @@ async def test_no_answer_names_anything_of_another_tenant(rig: Rig) -> None:
     own.append(await rig.chat(SECRET, key=KEY_B))
     assert [answer.status for answer in own] == [200, 200, 200, 404, 403, 401, 502, 503]
     said = "".join(str(dict(answer.headers)) + answer.body.decode() for answer in own)
-    others = [rig.acme.tenant_id, rig.acme.pools[0].id, rig.acme.endpoints[0].id, *(one.id for one in (*rig.acme.keys, *rig.acme.scopes))]
+    others = [rig.acme.tenant_id, rig.acme.pools[0].id, rig.acme.endpoints[0].id, rig.acme.keys[0].id, *(scope.id for scope in rig.acme.scopes)]
     namespace = rig.namespace()
     for foreign in ("acme", KEY_A, namespace.salt, namespace.public_id, *(text for one in others for text in (str(one), one.hex))):
         assert foreign not in said, foreign
