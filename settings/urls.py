@@ -9,5 +9,5 @@ urlpatterns = [
     path("", include("console.urls")),
 ]
 
-handler400 = "settings.errors.bad_request"
-handler500 = "settings.errors.server_error"
+handler400 = "routing.api.unanswered.bad_request"
+handler500 = "routing.api.unanswered.server_error"

@@ -16,8 +16,8 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [path("api/v1/broken", broken), path("broken", broken), path("", include("settings.urls"))]
-handler400 = "settings.errors.bad_request"
-handler500 = "settings.errors.server_error"
+handler400 = "routing.api.unanswered.bad_request"
+handler500 = "routing.api.unanswered.server_error"
 
 
 @pytest.fixture
