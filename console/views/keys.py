@@ -96,7 +96,7 @@ class RevokeKey(TenantPage):
             kind=Kind.INFERENCE,
             key_id=key_id,
             ceiling=self.caller.seat.role,
-            reason=request.POST.get("reason", ""),
+            reason=request.POST.get("reason", "").strip(),
             now=timezone.now(),
         )
         messages.success(request, f"Key {key.name} is revoked. Routers refuse it as soon as they have applied the change, within a second.")

@@ -272,8 +272,9 @@ def set_state(*, tenant_id: UUID, actor: Actor, replica_id: UUID, state: str, re
 
     Raises:
         NotFound: no such replica of this tenant.
-        Invalid: unknown state.
+        Invalid: unknown state, or a reason that cannot be written down.
     """
+    names.reason(reason)
     locks.tenant(tenant_id)
     replica = support.locked(Replica, tenant_id=tenant_id, row_id=replica_id)
     pool = replica.pool

@@ -10,6 +10,7 @@ from tenants.core.errors import Invalid
 SALT_PREFIX = "sr1-"  # our own salts on the wire; engines publish extra keys untagged, so no adapter may look like one
 SLUG_MAX = 63
 NAME_MAX = 200
+REASON_MAX = 500
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -43,6 +44,15 @@ def label(value: object, *, field: str, maximum: int = NAME_MAX) -> str:
     if unicodedata.normalize("NFC", value) != value:
         raise Invalid("Use the composed (NFC) form of Unicode text.", field=field)
     return value
+
+
+def reason(value: object, *, field: str = "reason") -> str:
+    """Check a reason that need not be given: empty, or a label. It is read in the audit log, where nothing may look like another line or word.
+
+    Raises:
+        Invalid: as :func:`label`, longer than ``REASON_MAX`` characters.
+    """
+    return "" if value == "" else label(value, field=field, maximum=REASON_MAX)
 
 
 def model_name(value: object, *, field: str) -> str:

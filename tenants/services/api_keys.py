@@ -169,7 +169,9 @@ def revoke(*, tenant_id: UUID, actor: Actor, kind: Kind, key_id: UUID, ceiling: 
     Raises:
         NotFound: no such key of this kind.
         Forbidden: a token with a role above the caller's.
+        Invalid: a reason that cannot be written down.
     """
+    names.reason(reason)
     key = _locked(tenant_id, kind, key_id)
     _check_reach(key, ceiling)
     if key.revoked_at is not None:

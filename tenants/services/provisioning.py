@@ -84,7 +84,9 @@ def suspend(*, tenant_id: UUID, actor: Actor, suspended: bool, reason: str = "")
     Raises:
         NotFound: deleted.
         Conflict: the platform's own tenant.
+        Invalid: a reason that cannot be written down.
     """
+    names.reason(reason)
     tenant = locks.tenant(tenant_id)
     _not_the_platform(tenant)
     if tenant.suspended == suspended:
@@ -103,7 +105,9 @@ def delete(*, tenant_id: UUID, actor: Actor, reason: str = "", now: datetime) ->
     Raises:
         NotFound: deleted before.
         Conflict: the platform's own tenant.
+        Invalid: a reason that cannot be written down.
     """
+    names.reason(reason)
     tenant = locks.tenant(tenant_id)
     _not_the_platform(tenant)
     before = tenant.slug

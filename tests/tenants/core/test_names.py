@@ -71,6 +71,16 @@ def test_labels_are_bounded(length: int) -> None:
     assert not _refused(names.label, "a" * 200)
 
 
+@pytest.mark.parametrize("refused", ["a\nb", "a\u202eb", "a\u2028b", "cafe\u0301", " a", "x" * 501, 7, None])
+def test_a_reason_is_one_readable_line(refused: object) -> None:
+    assert _refused(names.reason, refused)
+
+
+@pytest.mark.parametrize("accepted", ["", "GPU 3 is hot", "x" * 500])
+def test_a_reason_need_not_be_given(accepted: str) -> None:
+    assert not _refused(names.reason, accepted)
+
+
 @given(st.text("abcXYZ019_-", max_size=43), st.sampled_from(["sr1-", "SR1-", "Sr1-"]))
 def test_no_model_or_adapter_may_look_like_a_salt(rest: str, prefix: str) -> None:
     assert _refused(names.model_name, prefix + rest)
