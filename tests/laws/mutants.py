@@ -68,7 +68,7 @@ def copy_of(tree: Path, into: Path) -> Path:
 
 
 def pytest_in(tree: Path, tests: Sequence[str], *, limit_s: float, workers: int = 0, stop_at_first: bool = True) -> Run:
-    """Run some tests of the copy in a process of their own, with a fixed seed for drawn examples."""
+    """Run some tests of the copy in a process of their own, with the same drawn examples each time."""
     command = [
         sys.executable,
         "-m",
@@ -77,7 +77,7 @@ def pytest_in(tree: Path, tests: Sequence[str], *, limit_s: float, workers: int 
         "--no-header",
         "--tb=line",
         "--show-capture=no",
-        "--hypothesis-seed=0",
+        "--hypothesis-profile=mutants",
         "-n",
         str(workers),
         *tests,
@@ -94,8 +94,6 @@ def pytest_in(tree: Path, tests: Sequence[str], *, limit_s: float, workers: int 
         code: int | None = process.returncode
     except subprocess.TimeoutExpired:
         printed, code = _end(process), None
-    finally:
-        shutil.rmtree(tree / ".hypothesis", ignore_errors=True)  # examples found under one mutant must not help with the next
     failed = tuple(line.split(" ", 2)[1] for line in printed.splitlines() if line.startswith("FAILED "))
     return Run(code=code, failed=failed, tail=printed[-TAIL_CHARACTERS:])
 
