@@ -45,7 +45,7 @@ class AuditCase(msgspec.Struct, frozen=True, kw_only=True):
     controls_seen: int
 
 
-class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
+class IsolationAudit(msgspec.Struct, frozen=True, kw_only=True):
     """An audit of one replica through one endpoint. ``failure_rate_bound`` is the upper 95 % bound after ``negative_probes`` clean probes."""
 
     id: UUID
@@ -70,13 +70,13 @@ class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
     tokens_spent: int
 
 
-class AuditDetail(AuditOut, frozen=True, kw_only=True):
+class IsolationAuditDetail(IsolationAudit, frozen=True, kw_only=True):
     """With the verdict of every case."""
 
     cases: list[AuditCase]
 
 
-class AuditNew(Body):
+class IsolationAuditNew(Body):
     """Which endpoint; without ``replica`` every replica of its pool. ``repeat``: rounds of the main case, two negative probes each."""
 
     endpoint: str
@@ -87,7 +87,7 @@ class AuditNew(Body):
 class AuditsOrdered(msgspec.Struct, frozen=True, kw_only=True):
     """What was ordered; each is carried out by a worker within its replica's daily budget."""
 
-    results: list[AuditOut]
+    results: list[IsolationAudit]
 
 
 class Repaired(Body):
@@ -141,7 +141,7 @@ class AuditCollection(TenantView):
 
     permissions = {"GET": Permission.READ, "POST": Permission.OPERATE}
 
-    @describe("audits_list", "List isolation audits", answers=page_of(AuditOut), parameters=(*PAGING, *_FILTERS), tag="audits")
+    @describe("audits_list", "List isolation audits", answers=page_of(IsolationAudit), parameters=(*PAGING, *_FILTERS), tag="audits")
     def get(self, request: Request) -> Response:
         """Newest first."""
         found = AuditRun.objects.filter(tenant_id=self.tenant_id).defer("evidence", "cases")
@@ -151,18 +151,18 @@ class AuditCollection(TenantView):
             found = found.filter(state=state)
         if (reference := request.query_params.get("endpoint")) is not None:
             found = found.filter(endpoint_id=self._endpoint(reference, "endpoint").id)
-        return self.answer(page(request, found).render(lambda row: AuditOut(**shown(row))))
+        return self.answer(page(request, found).render(lambda row: IsolationAudit(**shown(row))))
 
-    @describe("audits_order", "Order isolation audits", body=AuditNew, answers=AuditsOrdered, status=202, tag="audits")
+    @describe("audits_order", "Order isolation audits", body=IsolationAuditNew, answers=AuditsOrdered, status=202, tag="audits")
     def post(self, request: Request) -> Response:
         """They begin when a worker is free and the replica's budget of the day allows it; watch their state."""
-        wanted = parse(request, AuditNew)
+        wanted = parse(request, IsolationAuditNew)
         endpoint = self._endpoint(wanted.endpoint, "endpoint")
         made = []
         for target in targets.chosen(self.tenant_id, endpoint, wanted.replica):
             run, _ = orders.order(target=target, actor=self.actor, trigger="demand", now=timezone.now(), sizes=running.repeated(wanted.repeat))
             on_commit(self.tenant_id, run.id, run.trigger)
-            made.append(AuditOut(**shown(run)))
+            made.append(IsolationAudit(**shown(run)))
         return self.answer(AuditsOrdered(results=made), status=202)
 
     def _endpoint(self, reference: str, field: str) -> Any:
@@ -193,11 +193,11 @@ class AuditItem(AuditView):
 
     permissions = {"GET": Permission.READ}
 
-    @describe("audits_read", "Read an isolation audit", answers=AuditDetail, tag="audits")
+    @describe("audits_read", "Read an isolation audit", answers=IsolationAuditDetail, tag="audits")
     def get(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """With the verdict of every case, those that were proved elsewhere or cannot be expressed included."""
         row = self.run_of(reference)
-        return self.answer(AuditDetail(**shown(row), cases=[msgspec.convert(one, AuditCase) for one in row.cases]))
+        return self.answer(IsolationAuditDetail(**shown(row), cases=[msgspec.convert(one, AuditCase) for one in row.cases]))
 
 
 class AuditExport(AuditView):

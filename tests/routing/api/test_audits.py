@@ -62,7 +62,8 @@ def test_order_read_export(acorn: House) -> None:
     ordered = api.post("audits", {"endpoint": "chat", "repeat": 5})
     assert ordered.status_code == 202
     (audit,) = ordered.json()["results"]
-    assert (audit["state"], audit["outcome"], audit["replica_id"], audit["replica"], audit["trigger"]) == ("queued", None, replica["id"], "a", "demand")
+    assert (audit["state"], audit["outcome"], audit["trigger"]) == ("queued", None, "demand")
+    assert (audit["replica_id"], audit["replica"]) == (replica["id"], "a")
     assert api.get(f"audits/{audit['id']}/export").status_code == 404
     finish(acorn, audit["id"])
     detail = api.get(f"audits/{audit['id']}/").json()
