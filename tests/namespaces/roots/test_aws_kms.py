@@ -5,16 +5,21 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from django.core.management import call_command
 from moto.server import ThreadedMotoServer
 
 from namespaces import roots
+from namespaces.core import keyring
 from namespaces.root import RootError
 from namespaces.roots import aws_kms
+from routing.dataplane.config import from_environment
+from settings.env import EnvError
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +122,31 @@ def test_without_boto3_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(RootError, match="'kms'"):
         roots.load((f"awskms:{tmp_path / 'root.kms'}?key=k",))
+
+
+def test_the_command_makes_one_and_a_router_starts_with_it(kms: Any, endpoint: str, tmp_path: Path) -> None:
+    """``keys new-root --kms`` writes the blob and the public half; the router's start-up opens it beside a former key in a file."""
+    blob, public, former = tmp_path / "root.kms", tmp_path / "seal.pub", tmp_path / "former.key"
+    options = _options(endpoint, _key(kms))
+    out = StringIO()
+    call_command("keys", "new-root", "--out", str(blob), "--public", str(public), "--kms", options, stdout=out)
+    former.write_bytes(b"f" * 32)
+    (tmp_path / "publish.pub").write_bytes(b"p" * 32)
+    (tmp_path / "records.key").write_bytes(b"r" * 32)
+    env = {
+        "SALTROUTE_ROOT": f"awskms:{blob}?{options},file:{former}",
+        "SALTROUTE_PUBLISH_PUBLIC_KEY_FILE": str(tmp_path / "publish.pub"),
+        "SALTROUTE_RECORDS_KEY_FILE": str(tmp_path / "records.key"),
+        "SALTROUTE_STATE_DIR": str(tmp_path),
+        "VALKEY_URL": "redis://127.0.0.1:1/0",
+    }
+    _, secrets = from_environment(env)
+    assert keyring.seal_public_key(secrets.root) == public.read_bytes()
+    assert secrets.former_roots == (b"f" * 32,)
+    shown = out.getvalue() + repr(secrets)
+    assert keyring.root_id(public.read_bytes()) in shown
+    assert secrets.root.hex() not in shown
+    assert secrets.root not in blob.read_bytes()
+    blob.write_bytes(b"damage")
+    with pytest.raises(EnvError, match="SALTROUTE_ROOT: AWS KMS refuses"):
+        from_environment(env)
