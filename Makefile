@@ -1,6 +1,8 @@
 # make up       the whole product on this machine, in the foreground
 # make test     the suite, against real PostgreSQL and Valkey
 # make check    linters, types, import contracts, sizes, migrations
+# make mutants  break one law at a time and see the tests notice (some minutes)
+# make bench-sharing   what isolation costs in cache hits, on the dialogues below $SALTROUTE_DATA
 # PYTHON=...    which Python (3.11 to 3.13) a new .venv is made with
 
 PYTHON ?=
@@ -9,7 +11,7 @@ PYTEST_ARGS ?=
 VENV := .venv/bin
 PACKAGES := settings tenants namespaces routing console deploy
 
-.PHONY: up test check test-engine lock clean install install-dev
+.PHONY: up test check test-engine mutants bench-sharing lock clean install install-dev
 
 up: install
 	@exec $(VENV)/python -m deploy.local up
@@ -27,6 +29,12 @@ check: install-dev
 
 test-engine: install-dev
 	SALTROUTE_REQUIRE_ENGINE=1 $(VENV)/python -m pytest -m engine tests/engine $(PYTEST_ARGS)
+
+mutants: install-dev
+	$(VENV)/python -m tests.laws.mutants $(MUTANTS_ARGS)
+
+bench-sharing: install-dev
+	$(VENV)/python -m tests.bench.sharing $(BENCH_ARGS)
 
 # Resolve pyproject.toml again into the two lock files, with hashes, for every Python that we support.
 lock:
