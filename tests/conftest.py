@@ -21,14 +21,6 @@ PRODUCT_PATHS = ("tests/journeys/", "tests/deploy/test_product.py")
 _SERVICES = pytest.StashKey[Services]()
 # A busy machine is slow, not wrong: nothing here may fail by the clock.
 hypothesis.settings.register_profile("saltroute", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-# For runs in which tests are meant to fail: the first counterexample is enough, whatever its size, and is the same each time.
-hypothesis.settings.register_profile(
-    "mutants",
-    parent=hypothesis.settings.get_profile("saltroute"),
-    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
-    derandomize=True,
-    database=None,
-)
 hypothesis.settings.load_profile("saltroute")
 
 

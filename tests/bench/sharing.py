@@ -5,7 +5,8 @@
 100 dialogues of tau-bench (airline; one system prompt in all of them, turns of user, assistant and tools) are dealt out at random over 10 auth scopes
 with 2 keys each. Every assistant turn is one request: all messages before it are the prompt, its own text is what the engine says. The salts are the
 router's own (a compiled snapshot, ``namespaces.core``), the cache is the simulated engine's in simulated time: one replica, least recently used
-blocks of 16 tokens evicted first. Tokens are words and punctuation marks (the simulator's tokenizer), not a model's. Dialogues begin, users think and tools work for random times that depend on the seed alone. Prints a table; asserts nothing.
+blocks of 16 tokens evicted first. Tokens are words and punctuation marks (the simulator's tokenizer), not a model's. Dialogues begin, users think
+and tools work for random times that depend on the seed alone. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations

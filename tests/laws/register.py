@@ -12,6 +12,10 @@ from namespaces.core.components import COMPONENTS
 from routing.core.engines.common import STRIPPED
 
 IDENTITY = ("tests/namespaces/core/test_identity.py",)
+COMPONENT = tuple(
+    f"{IDENTITY[0]}::{test}"
+    for test in ("test_any_single_change_changes_the_encoding", "test_scope_key_and_nonce_count_at_their_sharing_levels_only")
+)
 SALTS = ("tests/namespaces/core/test_salts.py",)
 KEYRING = ("tests/namespaces/core/test_keyring.py",)
 SUBJECT = ("tests/routing/core/test_subject.py",)
@@ -42,7 +46,7 @@ def _module(component: str) -> str:
 
 
 _IDENTITY = [
-    *(Mutant(f"identity without {one.name}", "namespaces/core/components/__init__.py", _module(one.name), "", IDENTITY) for one in COMPONENTS),
+    *(Mutant(f"identity without {one.name}", "namespaces/core/components/__init__.py", _module(one.name), "", COMPONENT) for one in COMPONENTS),
     Mutant(
         "texts joined instead of encoded",
         "namespaces/core/identity.py",
