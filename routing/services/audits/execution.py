@@ -101,6 +101,7 @@ class Execution:
         self._threshold_tokens = block_tokens
         self._untimed: set[int] = set()  # ids of answers whose times do not count
         self._stop = ""
+        self._confirmed_case = ""  # one confirmed case is enough: the others of the same run are then listed on one sample
         self.findings = Findings(reported=True, tried=[], outcome=Outcome.INCONCLUSIVE, event=Event.INCOMPLETE, reason="")
 
     def run(self) -> Findings:
@@ -286,6 +287,8 @@ class Execution:
         negatives = sum(probe.expect in NEGATIVE for probe, _ in tried.sent)
         if tried.times.reading is Reading.APART:
             return Verdict(Outcome.PASS, "controls were fast, negative probes as slow as first uses", negatives)
+        if self._confirmed_case:
+            return Verdict(Outcome.FAIL, f"{label}: as fast as hits, in one sample; sharing was confirmed by {self._confirmed_case}", negatives)
         return self._confirmed(tried, probes, label)
 
     def _confirmed(self, tried: Tried, probes: Sequence[Probe], label: str) -> Verdict:
@@ -300,6 +303,7 @@ class Execution:
         tried.rounds += second.rounds
         tried.times, label = self._worst(second, second.sent)
         if tried.times.reading is Reading.SHARED:
+            self._confirmed_case = tried.case.name
             return Verdict(Outcome.FAIL, f"{label}: as fast as hits, in two independent samples", tried.times.negatives)
         return Verdict(Outcome.INCONCLUSIVE, f"{label}: as fast as hits; {NOT_AGAIN}", odd=True)
 
