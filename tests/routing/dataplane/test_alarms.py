@@ -21,6 +21,11 @@ def chat(*more: str) -> dict[str, Any]:
     return {**HI, "messages": [{"role": "user", "content": TEXT}, *({"role": "user", "content": text} for text in more)]}
 
 
+def unlike(text: str) -> dict[str, Any]:
+    """A prompt that shares no beginning with any other."""
+    return {**HI, "messages": [{"role": "user", "content": text + TEXT}]}
+
+
 def reports(rig: Rig, cached_tokens: int) -> None:
     """A says it cached so many of a thousand prompt tokens."""
     rig.a.script = Script(body=completion(usage=usage(1000, 1, cached_tokens)))
@@ -101,7 +106,7 @@ async def test_a_router_that_began_after_the_engine_cannot_tell(rig: Rig) -> Non
     reports(rig, STOLEN)
     assert await alarms(rig, chat()) == [None]  # never scraped
     await scraped(rig, started=rig.router.plane.began_at - 1)
-    assert await alarms(rig, chat("b")) == [None]
+    assert await alarms(rig, unlike("b")) == [None]
 
 
 async def test_a_siblings_traffic_raises_nothing(whole: Rig) -> None:
@@ -109,7 +114,7 @@ async def test_a_siblings_traffic_raises_nothing(whole: Rig) -> None:
     reports(whole, STOLEN)
     assert await alarms(whole, chat()) == [None]
     await scraped(whole, finished=1)
-    assert await alarms(whole, chat("b")) == [None]
+    assert await alarms(whole, unlike("b")) == [None]
 
 
 async def test_ones_own_requests_are_no_siblings(whole: Rig) -> None:
@@ -119,7 +124,7 @@ async def test_ones_own_requests_are_no_siblings(whole: Rig) -> None:
     reports(whole, STOLEN)
     assert await alarms(whole, chat()) == ["cached_more_than_owned"]
     await scraped(whole, finished=6)
-    assert await alarms(whole, chat("b")) == [None]
+    assert await alarms(whole, unlike("b")) == [None]
 
 
 async def test_an_engine_that_restarted_begins_anew(whole: Rig) -> None:
@@ -160,9 +165,10 @@ async def test_a_refusal_explains_nothing(whole: Rig) -> None:
 
 
 _IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}}
+_SEEN = {**HI, "messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}, _IMAGE]}]}
 
 
-@pytest.mark.parametrize("body", [{**chat(), "n": 2}, {**HI, "messages": [{"role": "user", "content": [_IMAGE]}]}], ids=["two choices", "image"])
+@pytest.mark.parametrize("body", [{**chat(), "n": 2}, _SEEN], ids=["two choices", "image"])
 async def test_nothing_is_said_of_what_cannot_be_counted(whole: Rig, body: dict[str, Any]) -> None:
     reports(whole, STOLEN)
     assert await alarms(whole, body) == [None]
