@@ -5,7 +5,8 @@
     half open --success-->                       closed
     half open --failure-->                       open again
 
-Only real answers move it. An engine whose /health is fine while every completion fails stays out, and a 4xx of a client's own making is a success.
+Only real answers close it. An engine that was away and is back (it restarted, or its health returned) is asked at once, not after ``open_s``: see
+``came_back``. An engine whose /health is fine while every completion fails stays out, and a 4xx of a client's own making is a success.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class Breaker:
         elif self.opened_at_s is None and self.in_a_row >= self.failures:
             self.opened_at_s = now_s
             self.opened_total += 1
+
+    def came_back(self, now_s: float) -> None:
+        """The replica is another process than before, or reachable again: let one request through now. Nothing is closed by this."""
+        if self.opened_at_s is not None:
+            self.opened_at_s = min(self.opened_at_s, now_s - self.open_s)
 
     def undecided(self, *, probe: bool) -> None:
         """The client left, or the replica was merely busy: nothing was learned."""

@@ -2,8 +2,8 @@
 
 One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``, now and then ``/version`` and ``/v1/models``. A scrape adds other people's
 load to ours and never replaces our own count; it is faded by age and ignored when old. A new process start time means an empty cache: its residency
-is forgotten. Health checks go through the same connect-time guard as requests; two misses in a row take an engine out, one answer brings it back, and
-neither touches the breaker.
+is forgotten. Health checks go through the same connect-time guard as requests; two misses in a row take an engine out, one answer brings it back.
+They never open or close a breaker; an engine that is back is only tried sooner.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ async def check(plane: Plane, replica: ReplicaView) -> None:
     if not alive:
         missed(engine, blocked=False)
         return
+    if engine.misses:
+        engine.breaker.came_back(time.monotonic())
     engine.misses = 0
     engine.health = "ok"
     await scrape(plane, replica, engine)
@@ -96,6 +98,7 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     if load.started_at is not None:
         if engine.started_at is not None and abs(load.started_at - engine.started_at) > 0.5:
             engine.restarted()
+            engine.breaker.came_back(time.monotonic())
             plane.index.forget(engine.url)
             log.info("an engine was restarted; its residency is forgotten")
         engine.started_at = load.started_at

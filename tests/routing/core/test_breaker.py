@@ -40,6 +40,22 @@ def test_a_late_success_of_an_old_request_closes_nothing() -> None:
     assert breaker.state(1) == "open"
 
 
+def test_a_replica_that_came_back_is_asked_at_once_and_must_still_answer() -> None:
+    """One request goes through without waiting; its failure opens the door again, its success closes it. A closed door stays closed."""
+    breaker = Breaker(failures=1, open_s=30.0)
+    breaker.came_back(0.0)
+    assert breaker.state(0.0) == "closed"
+    breaker.failed(1.0, probe=breaker.begin(1.0))
+    assert breaker.state(2.0) == "open"
+    breaker.came_back(2.0)
+    assert breaker.state(2.0) == "half_open"
+    breaker.failed(2.0, probe=breaker.begin(2.0))
+    assert breaker.state(3.0) == "open"
+    breaker.came_back(3.0)
+    breaker.succeeded(probe=breaker.begin(3.0))
+    assert breaker.state(3.0) == "closed"
+
+
 def test_a_probe_whose_client_left_leaves_the_door_for_the_next() -> None:
     breaker = Breaker(failures=1, open_s=30)
     breaker.failed(0, probe=False)

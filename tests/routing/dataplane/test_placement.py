@@ -7,6 +7,7 @@ import collections
 from typing import Any
 
 import msgspec
+import pytest
 
 from routing.core.snapshot import AdapterEntry
 from routing.dataplane.feeds import load
@@ -171,6 +172,29 @@ async def test_an_engine_that_misses_two_health_checks_gets_nothing_until_it_ans
     del rig.a.on_path["/health"]
     await _check(rig)
     assert rig.router.plane.engines[rig.a.url].reachable()
+
+
+@pytest.mark.parametrize("back", ["health", "process"])
+async def test_an_engine_that_is_back_is_tried_at_once_although_its_breaker_is_open(rig: Rig, back: str) -> None:
+    """Seen by its health that returned, or by a new start time; without either sign the open period holds."""
+    rig.only_a()
+    rig.a.on_path["/metrics"] = _metrics(0, 0, started=1000.0)
+    await _check(rig)
+    rig.a.script = Script(status=500, body=b"{}")
+    for _ in range(3):
+        assert (await rig.chat()).status >= 500
+    rig.a.script = Script(body=completion())
+    await _check(rig)
+    assert (await rig.chat()).error["code"] == "no_ready_replica"
+    if back == "health":
+        rig.a.on_path["/health"] = Script(status=503, body=b"")
+        await _check(rig)
+        del rig.a.on_path["/health"]
+    else:
+        rig.a.on_path["/metrics"] = _metrics(0, 0, started=2000.0)
+    await _check(rig)
+    assert (await rig.chat()).status == 200
+    assert (await rig.chat()).status == 200
 
 
 async def test_bytes_per_token_is_learned_from_what_engines_say(rig: Rig) -> None:
