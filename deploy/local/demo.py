@@ -27,6 +27,7 @@ LOGIN_EMAIL = "admin@saltroute.localhost"
 APPLY_S = 120.0
 REVOKED = "This secret was revoked"  # how apply refuses a key that was revoked; see routing.services.declarations
 ANSWER_S = 60.0
+AUDIT_S = 150.0
 DECLARED = FleetPorts(count=100, http=9001, kv_events=9101, replay=9201)  # the ports that the declaration writes
 
 
@@ -38,6 +39,7 @@ class Shown:
     email: str
     password: str
     router: str
+    audited: str = ""  # what the first isolation audits found, in one line
     key: str | None = None
     token: str | None = None
     model: str | None = None
@@ -53,8 +55,9 @@ class Shown:
         ]
         if self.curl is None:
             return "\n".join([*lines, "", "  No simulated fleet (FLEET=0): declare your replicas with manage.py apply -f FILE.yaml"])
-        why = f"  curl {self.console}/api/v1/decisions/ID -H 'Authorization: Bearer {self.token}'   # why: ID is in the answer's x-saltroute-decision"
-        return "\n".join([*lines, f"  Key        {self.key}", f"  Token      {self.token}   (control API, read only)", "", self.curl, "", why])
+        why = f"  curl {self.console}/api/v1/decisions/ID -H 'Authorization: Bearer {self.token}'   # ID: x-saltroute-decision of the answer"
+        lines += [f"  Key        {self.key}", f"  Token      {self.token}   (control API, read only)", self.audited]
+        return "\n".join([*lines, "", self.curl, "", why])
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
         sample = _declare(plan, stopped=stopped)
         wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)
         token = _make_token(plan, sample.tenant, stopped=stopped)
-        shown = replace(shown, key=sample.key, token=token, model=sample.model, curl=curl(plan.options.router_url, sample))
+        audited = _first_audits(plan, token, stopped=stopped, watched=watched)
+        shown = replace(shown, audited=audited, key=sample.key, token=token, model=sample.model, curl=curl(plan.options.router_url, sample))
     write_private(plan.home.run / "access.json", json.dumps(asdict(shown), indent=2) + "\n")
     return shown.text()
 
@@ -123,6 +127,44 @@ def _make_token(plan: Plan, tenant: str, *, stopped: Callable[[], bool]) -> str:
     arguments = ["createtoken", f"demo-{secrets.token_hex(3)}", "--tenant", tenant, "--role", "viewer", "--out", str(file)]
     run_to_end(plan.manage("createtoken", *arguments), deadline_s=APPLY_S, stopped=stopped)
     return file.read_text().strip()
+
+
+def _first_audits(plan: Plan, token: str, *, stopped: Callable[[], bool], watched: Sequence[Child]) -> str:
+    """Wait until the workers have audited the replicas of audited pools for the first time; returns a line to show.
+
+    An audit that takes long or does not pass stops nothing: such a replica serves one namespace at most, which is what the product promises.
+    """
+    pools = _audited_pools()
+    states: dict[str, str] = {}
+
+    def all_isolated() -> bool:
+        states.update({row["name"]: row["isolation"] for row in _own_replicas(plan.options.control_url, token) if row["pool"] in pools})
+        return all(state == "isolated" for state in states.values())
+
+    try:
+        wait_until("the first isolation audit", all_isolated, deadline_s=AUDIT_S, watched=watched, stopped=stopped)
+    except LaunchError:
+        return "  Isolation  not proved yet: " + ", ".join(f"{name} is {state}" for name, state in sorted(states.items()))
+    return "  Isolation  audited, nothing shared: " + ", ".join(sorted(states)) if states else ""
+
+
+def _audited_pools() -> set[str]:
+    """Pools that the declaration wants audited: those that endpoints bring along are named after them."""
+    declared = yaml.safe_load(DECLARATION.read_text())
+    brought = [endpoint for tenant in declared["tenants"] for endpoint in tenant.get("endpoints", [])]
+    return {row["name"] for row in [*declared["pools"], *brought] if row.get("isolation") == "audited"}
+
+
+def _own_replicas(control_url: str, token: str) -> list[dict[str, Any]]:
+    """The tenant's own replicas, as the control API tells its token."""
+    parts = urlsplit(control_url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    try:
+        connection.request("GET", "/api/v1/replicas", headers={"Authorization": f"Bearer {token}"})
+        rows: list[dict[str, Any]] = json.loads(connection.getresponse().read()).get("results", [])
+    finally:
+        connection.close()
+    return rows
 
 
 def remembered(path: Path, make: Callable[[], str]) -> str:
