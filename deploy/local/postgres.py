@@ -91,6 +91,9 @@ class Postgres:
             "password_encryption": "scram-sha-256",
             "max_connections": "120",
             "shared_buffers": "64MB",
+            # The log must not hold what statements hold, such as digests of keys: no statement beside an error, and no row that it met.
+            "log_min_error_statement": "panic",
+            "log_error_verbosity": "terse",
             "log_timezone": "UTC",
             "timezone": "UTC",
         }

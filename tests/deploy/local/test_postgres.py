@@ -171,3 +171,16 @@ def test_waiting_names_what_was_not_ready(server: Postgres) -> None:
     assert server.child is not None
     with pytest.raises(LaunchError, match=r"(?s)the moon was not ready within 0 s.*database system is ready"):
         wait_until("the moon", lambda: False, deadline_s=0.05, watched=[server.child])
+
+
+def test_the_log_holds_no_statements_and_no_keys(server: Postgres, home: Home) -> None:
+    """A refused INSERT is one line: neither its values nor the key that is there already, which may be a secret's digest."""
+    assert _run(server, "SHOW log_min_error_statement") == [("panic",)]
+    assert _run(server, "SHOW log_error_verbosity") == [("terse",)]
+    _run(server, "CREATE TABLE kept (digest text CONSTRAINT once UNIQUE)")
+    _run(server, "INSERT INTO kept VALUES ('d1gest')")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        _run(server, "INSERT INTO kept VALUES ('d1gest')")
+    log = (home.logs / "postgres.log").read_text()
+    assert "once" in log
+    assert "d1gest" not in log
