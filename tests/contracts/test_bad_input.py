@@ -32,7 +32,7 @@ ODD_TEXTS = {
     "private use": "na\ue000me",
     "overlong": "x" * 10_000,
 }
-TEXTS_A_PLACE = 4  # of those above, in turn
+TEXTS_A_PLACE = 3  # of those above, in turn
 ODD_VALUES: dict[str, Any] = {"list": ["x"], "object": {"x": "y"}, "number": 7, "true": True}
 ODD_PATHS = {
     "decomposed": "supporte\u0301",

@@ -55,7 +55,7 @@ REFERENCES = {
 }
 
 
-OTHERS = 2  # values sent to each place besides those that fit it
+OTHERS = 1  # values sent to each place besides those that fit it
 
 
 class Walk:

@@ -98,6 +98,23 @@ def test_none_empty_and_the_word_null_are_three_identities(field: str) -> None:
     assert len({encode(each) for each in variants}) == len(variants)
 
 
+@pytest.mark.parametrize(
+    ("null", "empty"),
+    [
+        (replace(PLAIN, model=Model("m", "r", quantisation=None)), replace(PLAIN, model=Model("m", "r", quantisation=""))),
+        (replace(PLAIN, model=Model("m", "r", kv_dtype=None)), replace(PLAIN, model=Model("m", "r", kv_dtype=""))),
+        (PLAIN, replace(PLAIN, tokenizer=Artifact(None, ""))),
+        (PLAIN, replace(PLAIN, tokenizer=Artifact(b"", None))),
+        (PLAIN, replace(PLAIN, chat_template=Artifact(None, ""))),
+        (PLAIN, replace(PLAIN, chat_template=Artifact(b"", None))),
+        (PLAIN, replace(PLAIN, context=(("", ""),))),
+    ],
+    ids=["quantisation", "kv dtype", "tokenizer label", "tokenizer digest", "template label", "template digest", "context"],
+)
+def test_none_and_empty_differ_inside_a_component_too(null: Subject, empty: Subject) -> None:
+    assert encode(null) != encode(empty)
+
+
 def test_no_adapter_and_an_adapter_of_empty_names_differ() -> None:
     assert encode(PLAIN) != encode(replace(PLAIN, adapter=Adapter("", "", 0)))
 
