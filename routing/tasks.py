@@ -1,4 +1,6 @@
-"""Celery's doors to publishing and to isolation audits. Repeats are harmless: Valkey keeps the highest version, an audit is begun once.
+"""Celery's doors to publishing, to isolation audits and to noting the use of keys.
+
+Repeats are harmless: Valkey keeps the highest version, an audit is begun once, the use of a key never goes back.
 
 Publishing has the queue ``publish`` to itself (with the sweeps, which are short), audits have ``audit``: a thousand of those delay no revocation.
 """
@@ -15,7 +17,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from routing import queries
-from routing.services import publishing
+from routing.services import key_use, publishing
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 
@@ -94,6 +96,22 @@ def plan_audits() -> None:
         return
     if made:
         _log.info("%d audits ordered", len(made))
+
+
+@shared_task(
+    name="routing.note_key_use",
+    acks_late=True,
+    soft_time_limit=25,  # s
+    time_limit=60,  # s
+    expires=30,  # s; beat sends another every 30 s
+    ignore_result=True,
+)
+def note_key_use() -> None:
+    """Note when keys were last used. Not retried: the next beat looks at the same minutes again."""
+    try:
+        key_use.note_all(timezone.now())
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("the use of keys was not noted (%s); the next run goes on", type(error).__name__)
 
 
 @shared_task(

@@ -17,6 +17,7 @@ QUEUES = {
     "routing.sweep_publications": "publish",
     "routing.sweep_isolation": "publish",
     "routing.plan_audits": "bulk",
+    "routing.note_key_use": "bulk",
     "routing.audit_run": "audit",
     "namespaces.keys_provision": "keys",
 }
@@ -61,6 +62,11 @@ def test_an_alarm_is_taken_before_the_days_audits() -> None:
 def test_a_task_for_nothing_does_nothing() -> None:
     tasks.audit_run(str(uuid.uuid4()), str(uuid.uuid4()))
     tasks.plan_audits()
+    tasks.note_key_use()
+
+
+def test_key_use_is_noted_every_half_minute() -> None:
+    assert {"task": "routing.note_key_use", "schedule": 30.0} in app.conf.beat_schedule.values()
 
 
 @pytest.mark.django_db
