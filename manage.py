@@ -22,9 +22,33 @@ def local_environment() -> dict[str, str]:
 def main() -> None:
     os.environ.update(local_environment())
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings.django")
-    from django.core.management import execute_from_command_line
+    from django.core import management
+    from django.db import OperationalError
 
-    execute_from_command_line(sys.argv)
+    try:
+        management.execute_from_command_line(sys.argv)
+    except OperationalError as error:
+        message = _unreachable(error)
+        if message is None:
+            raise
+        sys.exit(message)
+
+
+def _unreachable(error: Exception) -> str | None:
+    """What to tell about a database that does not answer or lets nobody in; None for what it refuses once it is reached."""
+    from django.conf import settings
+
+    code = getattr(error.__cause__, "sqlstate", None)
+    if code is not None and not code.startswith(("08", "57P")):  # connection exceptions, and a server that stops or starts
+        return None
+    database = settings.DATABASES["default"]
+    host = str(database["HOST"]) or "the default socket"
+    port = f":{database['PORT']}" if database["PORT"] and not host.startswith("/") else ""
+    where = f"the database {database['NAME']} at {host}{port}"
+    refusal = [line.partition("FATAL:")[2].strip() for line in str(error).splitlines() if "FATAL:" in line]
+    if refusal:
+        return f"{where} refuses: {refusal[-1]}"
+    return f"cannot reach {where}: is the product running? `make up` starts it"
 
 
 if __name__ == "__main__":
