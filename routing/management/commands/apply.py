@@ -41,7 +41,9 @@ class Command(BaseCommand):
                 now=timezone.now(),
             )
         except DeclarationError as error:
-            raise CommandError(f"{error}\nnothing was changed") from None
+            # Not a CommandError, which would put its name before the first place: editors read FILE:LINE at the beginning of a line.
+            self.stderr.write(f"{error}\nnothing was changed")
+            raise SystemExit(1) from None
         self.stdout.write(outcome.render())
         if options["dry_run"]:
             self.stdout.write("dry run: nothing was changed")

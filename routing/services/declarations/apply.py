@@ -8,10 +8,11 @@ from uuid import UUID
 
 from django.db import transaction
 
+from routing.services.declarations import checks, plan
 from routing.services.declarations import document as doc
-from routing.services.declarations import plan
 from routing.services.declarations.execute import Executor
 from routing.services.declarations.plan import Options, Step
+from routing.services.declarations.problems import Problem
 from routing.services.declarations.state import State, read
 from tenants.actor import Actor
 from tenants.models import PLATFORM_SLUG
@@ -42,25 +43,30 @@ def apply(*, document: doc.Document, actor: Actor, options: Options, dry_run: bo
         DeclarationError: something was refused; nothing was changed.
     """
     with transaction.atomic():
-        steps = _planned(document, options)
-        Executor(document, actor, now).run(steps)
+        steps, problems = _planned(document, options)
+        Executor(document, actor, now, problems).run(steps)
         if dry_run:
             transaction.set_rollback(True)
     return Outcome(tuple(steps))
 
 
-def _planned(document: doc.Document, options: Options) -> list[Step]:
+def _planned(document: doc.Document, options: Options) -> tuple[list[Step], list[Problem]]:
     steps: list[Step] = []
+    problems: list[Problem] = []
     for wanted, tenant_id in _locked(document):
-        steps += plan.tenant(wanted, None if tenant_id is None else _state(tenant_id), options)
+        state = None if tenant_id is None else _state(tenant_id)
+        steps += plan.tenant(wanted, state, options)
+        problems += checks.references(document, wanted, state, options)
     if document.pools is not None:
         steps += plan.pools(PLATFORM_SLUG, document.pools, _state(provisioning.ensure_platform().id), options)
     if options.prune and options.prune_tenants:
         named = {tenant.slug for tenant in document.tenants} | {PLATFORM_SLUG}
-        for ref in all_tenants():
-            if ref.slug not in named:
-                steps.append(Step("-", "tenant", ref.slug, ref.slug))
-    return plan.ordered(steps)
+        gone = [ref.slug for ref in all_tenants() if ref.slug not in named]
+        if gone and not document.tenants:
+            message = f"names no tenant, so --prune-tenants would delete all of them ({', '.join(gone)}); name at least one that stays"
+            problems.append(Problem(document.line("tenants"), "tenants", message))
+        steps += [Step("-", "tenant", slug, slug) for slug in gone]
+    return plan.ordered(steps), problems
 
 
 def _locked(document: doc.Document) -> list[tuple[doc.Tenant, UUID | None]]:

@@ -141,3 +141,9 @@ class Document:
     lines: dict[str, int]
     pools: list[Pool] | None  # of the platform
     tenants: list[Tenant]
+
+    def line(self, path: str) -> int:
+        """The line of ``path`` or of the nearest path around it."""
+        while path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines[path]

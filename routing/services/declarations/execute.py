@@ -32,7 +32,7 @@ class _MissingError(Exception):
 
 @dataclass
 class Executor:
-    """One run. ``problems`` gathers what services refuse; the caller rolls everything back when there are any."""
+    """One run. ``problems`` begins with what is known to be wrong and gathers what services refuse; the caller rolls everything back then."""
 
     document: doc.Document
     actor: Actor
@@ -44,7 +44,7 @@ class Executor:
         """Carry out all steps, each in a savepoint, so that all refusals come at once.
 
         Raises:
-            DeclarationError: at least one was refused.
+            DeclarationError: at least one was refused, or was known to be wrong.
         """
         for step in steps:
             try:
@@ -60,13 +60,9 @@ class Executor:
 
     def _note(self, step: Step, message: str, at: str | None) -> None:
         path = f"{step.path}.{at}" if at and step.path else step.path
-        self.problems.append(Problem(self._line(path), path or f"{step.tenant}: {step.kind} {step.name}", message))
-
-    def _line(self, path: str) -> int:
-        lines = self.document.lines
-        while path not in lines:
-            path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return lines[path]
+        if path and any(problem.path == path for problem in self.problems):
+            return  # what was found before anything was done, said again by a service
+        self.problems.append(Problem(self.document.line(path), path or f"{step.tenant}: {step.kind} {step.name}", message))
 
     def _run(self, step: Step) -> None:
         handler = _HANDLERS[(step.kind, step.op)]

@@ -12,7 +12,7 @@ from yaml.nodes import Node
 from routing.services.declarations import document as doc
 from routing.services.declarations import references
 from routing.services.declarations.parts import Parts
-from routing.services.declarations.problems import DeclarationError
+from routing.services.declarations.problems import DeclarationError, Problem
 from routing.services.declarations.reader import Fields, Reader
 from tenants.core import names
 from tenants.core.roles import Role
@@ -28,9 +28,12 @@ def parse(file: Path, *, env: Mapping[str, str] = os.environ) -> doc.Document:
     """
     reader = Reader(file)
     root = reader.root()
-    found = doc.Document(str(file), reader.lines, None, []) if root is None else _Parser(reader, env).document(root)
+    found = None if root is None else _Parser(reader, env).document(root)
     if reader.problems:
         raise DeclarationError(str(file), reader.problems)
+    if root is None or found is None or not (root.has("pools") or root.has("tenants")):
+        # No mistake of the format, but one of whoever made the file: a template that did not render, say.
+        raise DeclarationError(str(file), [Problem(1, "", "is empty: a declaration has pools, tenants or both at the top")])
     return found
 
 

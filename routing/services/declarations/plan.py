@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -203,7 +204,8 @@ def _replica(slug: str, pool: doc.Pool, wanted: doc.Replica, state: State) -> It
     held = state.replicas.get((pool.name, wanted.name))
     label = f"{pool.name}/{wanted.name}"
     if held is None:
-        yield Step("+", "replica", slug, label, wanted.path, (f"url: {wanted.url}",), (pool.name, wanted, None))
+        events = () if wanted.kv_events is None else (f"kv_events: {_word(wanted.kv_events)}",)
+        yield Step("+", "replica", slug, label, wanted.path, (f"url: {wanted.url}", *events), (pool.name, wanted, None))
         return
     fields: dict[str, Any] = {}
     if _normal(wanted.url) != held["url"]:
@@ -253,6 +255,8 @@ def _policies_and_endpoints(wanted: doc.Tenant, state: State, options: Options) 
     used: set[tuple[str, str]] = {(policy.kind, policy.name) for policy in wanted.policies}
     for endpoint in wanted.endpoints or []:
         fields = dict(endpoint.fields, pool=endpoint.pool, model=endpoint.model, adapter=endpoint.adapter)
+        if fields["served_model"] == (endpoint.adapter or endpoint.model):
+            fields["served_model"] = None  # the default written out; the state says it in the same way
         fields["routing_policy"] = _chosen("routing", endpoint.routing_policy, endpoint.name, newest, specs)
         fields["slo"] = _chosen("slo", endpoint.slo, endpoint.name, newest, specs) if endpoint.slo else None
         used |= {(kind, fields[column][0]) for kind, column in (("routing", "routing_policy"), ("slo", "slo")) if fields[column]}
@@ -299,12 +303,14 @@ def _keys(wanted: doc.Tenant, state: State, options: Options) -> Iterator[Step]:
     for key in wanted.keys:
         held = state.keys.get(key.name)
         if held is None:
-            details = (f"scope: {key.scope or '(root)'}", f"secret: {key.secret.reference}")
+            limits = {name: value for name, value in (("endpoints", key.endpoints), ("expires_at", key.expires_at)) if value is not None}
+            details = (f"scope: {key.scope or '(root)'}", *(f"{name}: {_word(value)}" for name, value in limits.items()))
+            details = (*details, f"secret: {key.secret.reference}")
             yield Step("+", "key", wanted.slug, key.name, key.path, details, key)
             continue
         changed = _differences(
-            {"scope": held.scope, "endpoints": held.endpoints, "expires_at": held.expires_at},
-            {"scope": key.scope, "endpoints": key.endpoints, "expires_at": key.expires_at},
+            {"scope": held.scope, "endpoints": _all_or(held.endpoints), "expires_at": held.expires_at},
+            {"scope": key.scope, "endpoints": _all_or(key.endpoints), "expires_at": key.expires_at},
         )
         if key.secret.value is not None and api_key.digest(key.secret.value) != held.digest:
             changed = (*changed, "secret: changed")
@@ -319,6 +325,10 @@ def _prunes_keys(wanted: doc.Tenant, options: Options) -> bool:
     return options.prune and options.prune_tenants and wanted.keys is not None
 
 
+def _all_or(names: list[str] | None) -> list[str] | str:
+    return "all" if names is None else names
+
+
 def _differences(held: dict[str, Any], wanted: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{name}: {_word(held[name])} -> {_word(value)}" for name, value in wanted.items() if held[name] != value)
 
@@ -330,6 +340,8 @@ def _word(value: object) -> str:
         return "true" if value else "false"
     if value is None:
         return "none"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_word(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):

@@ -34,7 +34,7 @@ class Reader:
         self.lines: dict[str, int] = {"": 1}
 
     def root(self) -> Fields | None:
-        """Compose the file.
+        """Compose the file; None: there is nothing in it.
 
         Raises:
             DeclarationError: unreadable, too large, not YAML, several documents, or not a mapping.
@@ -52,7 +52,9 @@ class Reader:
             raise DeclarationError(str(self.file), [Problem(line, "", f"not YAML: {error.problem or error.context}")]) from None
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise DeclarationError(str(self.file), [Problem(1, "", f"not YAML: {type(error).__name__}")]) from None
-        return None if node is None else self.fields(node, "")
+        if node is None or (isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"):
+            return None
+        return self.fields(node, "")
 
     def refuse(self, path: str, message: str, node: Node | None = None) -> None:
         """Note a problem at ``path``: at the node's line, else at the line of the nearest path that was read."""

@@ -51,6 +51,7 @@ class State:
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     adapters: dict[tuple[str, str], str] = field(default_factory=dict)
     pools: dict[str, str] = field(default_factory=dict)  # name -> isolation
+    usable_pools: set[str] = field(default_factory=set)  # names, of granted pools too
     replicas: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     grants: dict[str, set[str]] = field(default_factory=dict)  # pool -> slugs; the platform alone
     policies: dict[tuple[str, str], PolicyState] = field(default_factory=dict)
@@ -127,6 +128,7 @@ def _read_policies(state: State) -> None:
 
 def _read_endpoints(state: State) -> None:
     pools = {pool.id: pool.name for pool in queries.usable_pools(state.tenant_id)}
+    state.usable_pools = set(pools.values())
     for row in queries.endpoints(state.tenant_id).order_by("name"):
         default_served = row.adapter.name if row.adapter else row.model.name
         state.endpoints[row.name] = {

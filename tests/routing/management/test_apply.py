@@ -51,10 +51,12 @@ def run(file: Path, *options: str) -> str:
 
 
 def refused(file: Path, *options: str) -> list[str]:
-    """The lines of the refusal, without the file's folder."""
-    with pytest.raises(CommandError) as error:
-        run(file, *options)
-    lines = str(error.value).replace(str(file), file.name).splitlines()
+    """The lines of the refusal on standard error, without the file's folder: the first is FILE:LINE already."""
+    err = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("apply", "-f", str(file), *options, stdout=StringIO(), stderr=err)
+    assert ended.value.code == 1
+    lines = err.getvalue().replace(str(file), file.name).splitlines()
     assert lines[-1] == "nothing was changed"
     return lines[:-1]
 
@@ -295,8 +297,23 @@ def test_a_missing_file_is_said_plainly(tmp_path: Path) -> None:
     assert refused(tmp_path / "nowhere.yaml") == ["nowhere.yaml:1: cannot be read: No such file or directory"]
 
 
-def test_an_empty_file_changes_nothing(write: Write) -> None:
-    assert run(write("# nothing\n")) == "no changes\n"
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}\n"])
+def test_an_empty_file_is_refused(write: Write, text: str) -> None:
+    """It is a mistake, such as a template that did not render; with --prune --prune-tenants it would have deleted everything."""
+    run(write(TINY))
+    expected = ["declared.yaml:1: is empty: a declaration has pools, tenants or both at the top"]
+    assert refused(write(text)) == refused(write(text), "--prune", "--prune-tenants") == expected
+    assert "acme" in {ref.slug for ref in all_tenants()}
+
+
+def test_not_every_tenant_can_be_pruned(write: Write) -> None:
+    """A file that names no tenant deletes none; where there is none to delete, it is as good as any."""
+    assert run(write("tenants: []"), "--prune", "--prune-tenants") == "no changes\n"
+    run(DEMO)
+    assert refused(write("# nobody\ntenants: []"), "--prune", "--prune-tenants") == [
+        "declared.yaml:2: tenants: names no tenant, so --prune-tenants would delete all of them (acme, globex); name at least one that stays"
+    ]
+    assert {ref.slug for ref in all_tenants()} == {"acme", "globex", "platform"}
 
 
 def test_refusals_of_services_carry_lines_and_roll_everything_back(write: Write) -> None:
@@ -329,8 +346,128 @@ tenants:
         "declared.yaml:8: tenants[0].keys[0].scope: There is no such scope.",
         "declared.yaml:14: tenants[0].endpoints[0].replicas[0].url: "
         "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours.",
+        "declared.yaml:16: tenants[0].endpoints[1].model: This tenant has no model of this name.",
+        "declared.yaml:17: tenants[0].endpoints[1].adapter: No model of this tenant has an adapter of this name.",
     ]
     assert all_tenants() == []
+
+
+def test_everything_that_endpoints_name_and_nobody_has_comes_at_once(write: Write) -> None:
+    """Of each endpoint and each kind, whether or not other endpoints are in order; each once."""
+    file = write(
+        """\
+tenants:
+  - slug: acme
+    models: [{name: m, revision: r1, adapters: [{name: lora, revision: a1}]}]
+    pools: [{name: gpu}]
+    endpoints:
+      - {name: good, model: m, adapter: lora, pool: gpu, routing_policy: {policy: ettft}}
+      - {name: user, model: m, pool: gpu, routing_policy: good}
+      - name: one
+        model: absent
+        adapter: nowhere
+        pool: nobody
+      - name: two
+        model: m
+        adapter: lara
+        pool: gpu
+        routing_policy: fast
+        slo: {name: strict, version: 2}
+"""
+    )
+    text = file.read_text()
+    for _ in range(2):
+        assert refused(write(text)) == [
+            "declared.yaml:9: tenants[0].endpoints[2].model: This tenant has no model of this name.",
+            "declared.yaml:10: tenants[0].endpoints[2].adapter: No model of this tenant has an adapter of this name.",
+            "declared.yaml:11: tenants[0].endpoints[2].pool: This tenant has no pool of this name, and none is granted to it.",
+            "declared.yaml:14: tenants[0].endpoints[3].adapter: The model m has no adapter of this name.",
+            "declared.yaml:16: tenants[0].endpoints[3].routing_policy: There is no routing policy of this name.",
+            "declared.yaml:17: tenants[0].endpoints[3].slo: There is no slo policy of this name.",
+        ]
+        run(write("tenants: [{slug: acme}]"))  # the same of a tenant that is there
+
+
+def test_what_other_parts_of_the_file_bring_is_known(write: Write) -> None:
+    """A pool that the same file grants, a policy of another endpoint, and what an earlier file brought."""
+    run(
+        write(
+            """\
+pools: [{name: shared, grants: [acme]}]
+tenants:
+  - slug: acme
+    models: [{name: m, revision: r1}]
+    routing_policies: [{name: fast, spec: {policy: ettft}}]
+    endpoints:
+      - {name: a, model: m, pool: shared, routing_policy: fast}
+      - {name: b, model: m, pool: shared, slo: {ttft_p95_ms: 2000}}
+"""
+        )
+    )
+    again = "tenants: [{slug: acme, endpoints: [{name: c, model: m, pool: shared, routing_policy: fast, slo: b}]}]"
+    assert "+ acme: endpoint c" in run(write(again))
+    assert run(write(again)) == "no changes\n"
+
+
+def test_a_key_names_endpoints_that_are_there(write: Write) -> None:
+    """Of the file or of the tenant; anything else is a slip of the pen, which the key's user would meet as an unknown model."""
+    limited = TINY.replace("scope: support, secret", "scope: support, endpoints: [chat, caht], secret")
+    expected = "declared.yaml:4: tenants[0].keys[0].endpoints: This tenant has no endpoint caht, and the file declares none."
+    assert refused(write(limited)) == [expected]
+    run(write(limited.replace("chat, caht", "chat")))
+    assert refused(write(limited)) == [expected]
+    keys_alone = "tenants: [{slug: acme, keys: [{name: app, scope: support, endpoints: [chat], secret: env:ACME_KEY}]}]"
+    assert run(write(keys_alone)) == "no changes\n"
+    gone = keys_alone.replace("slug: acme", "slug: acme, endpoints: []")
+    assert refused(write(gone), "--prune") == [
+        "declared.yaml:1: tenants[0].keys[0].endpoints: This tenant has no endpoint chat, and the file declares none."
+    ]
+    run(write("tenants: [{slug: acme, endpoints: []}]"), "--prune")
+    assert run(write(keys_alone)) == "no changes\n"  # what went before stays in the key's list, and an export of that is accepted
+
+
+def test_the_diff_shows_what_keys_may_and_where_events_come_from(write: Write) -> None:
+    """Of new ones and of changed ones; a key without a list may use all."""
+    limited = TINY.replace("scope: support, secret", "scope: support, endpoints: [chat], expires_at: 2097-01-31T12:00:00Z, secret")
+    limited = limited.replace("9001}", "9001, kv_events: {endpoint: tcp://127.0.0.1:9101}}")
+    lines = run(write(limited)).splitlines()
+    at = lines.index("+ acme: key app")
+    assert lines[at + 1 : at + 5] == [
+        "    scope: support",
+        "    endpoints: [chat]",
+        "    expires_at: 2097-01-31T12:00:00Z",
+        "    secret: env:ACME_KEY",
+    ]
+    at = lines.index("+ acme: replica chat/a")
+    assert lines[at + 1 : at + 3] == ["    url: http://127.0.0.1:9001", "    kv_events: {endpoint: tcp://127.0.0.1:9101}"]
+    assert run(write(limited)) == "no changes\n"
+    assert run(write(TINY)).splitlines()[:-1] == [
+        "~ acme: replica chat/a",
+        "    kv_events: {endpoint: tcp://127.0.0.1:9101} -> none",
+        "~ acme: key app",
+        "    endpoints: [chat] -> all",
+        "    expires_at: 2097-01-31T12:00:00Z -> none",
+    ]
+
+
+@pytest.mark.parametrize("adapter", ["", "adapter: lora, "])
+def test_a_served_model_that_is_the_default_is_no_change(write: Write, adapter: str) -> None:
+    """Written out or left out, it is the same; another name is a change, once."""
+    name = "lora" if adapter else "m"
+    text = """\
+tenants:
+  - slug: acme
+    models: [{name: m, revision: r1, adapters: [{name: lora, revision: a1}]}]
+    endpoints: [{name: chat, model: m, ADAPTERserved_model: NAME, replicas: []}]
+""".replace("ADAPTER", adapter)
+    written = text.replace("NAME", name)
+    run(write(written))
+    assert run(write(written)) == "no changes\n"
+    assert run(write(text.replace("served_model: NAME, ", ""))) == "no changes\n"
+    assert run(write(written)) == "no changes\n"
+    assert "    served_model: none -> other" in run(write(text.replace("NAME", "other")))
+    assert run(write(text.replace("NAME", "other"))) == "no changes\n"
+    assert "    served_model: other -> none" in run(write(written))
 
 
 def test_a_model_may_be_written_out_twice_if_it_is_the_same(write: Write) -> None:
