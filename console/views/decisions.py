@@ -59,6 +59,7 @@ class DecisionPage(TenantPage):
         context = {
             "record": record,
             "seen": seen,
+            "unsent": not record.attempts and record.outcome != "ok",
             "partly": any(one.replica_id is None for one in seen.candidates),
             "started_at": decisions.started_at(record),
             "sentence": why.sentence(record, seen),

@@ -100,6 +100,19 @@ def test_a_short_record_says_that_it_is_short(town: Town, as_owner: AsOwner) -> 
     assert "<rect" not in page
 
 
+def test_where_nothing_was_sent_nothing_is_said_to_be_measured(town: Town, as_owner: AsOwner) -> None:
+    unmeasured = dict.fromkeys(["ttft_s", "expected_ttft_s", "prompt_tokens", "cached_tokens", "completion_tokens"])
+    refused = rows.record(
+        town.acorn, outcome="refused", status=404, stream=False, attempts=(), candidates=(), estimated_prompt_tokens=0, **unmeasured
+    )
+    rows.store(as_owner, town.acorn, refused)
+    page = town.owner.get(f"/t/acorn/decisions/{refused.id}").content.decode()
+    assert "Nothing was sent to a replica, so there is nothing to measure; decided in 0.4 ms." in page
+    assert "<dd>–, nothing was sent</dd>" in page  # noqa: RUF001 - the dash that the console prints
+    for said in ("not streamed", "the engine did not say", "estimated 0", "<dd>yes</dd>"):
+        assert said not in page
+
+
 def test_what_requests_brought_is_text(town: Town, as_owner: AsOwner) -> None:
     """A model name with markup, and the same in every other text a request or a replica can choose."""
     made = town.acorn

@@ -47,6 +47,8 @@ def test_requests_that_named_no_endpoint_are_counted_apart(town: Town, as_owner:
     rows.store(as_owner, town.acorn, rows.record(town.acorn), rows.record(town.acorn, endpoint_id=None, outcome="client_error", status=404))
     page = town.owner.get("/t/acorn").content.decode()
     assert _figures(page)["Requests"] == "2"
+    assert _figures(page)["Client errors"] == "1"
+    assert re.findall(r'data-label="Client errors">(\d+)<', page) == ["1", "0"]  # of no endpoint, then of the endpoint
     assert "no such endpoint" in page
 
 
