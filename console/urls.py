@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpResponseBase
 from django.urls import URLPattern, URLResolver, re_path
 
-from console.views import audit, decisions, endpoints, keys, overview, pools, sign_in
+from console.views import audit, decisions, endpoints, isolation, keys, overview, pools, sign_in
 
 app_name = "console"
 _SLUG = r"^t/(?P<slug>[a-z0-9-]{1,63})"
@@ -29,6 +29,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant(rf"/replicas/(?P<replica_id>{_ID})/(?P<verb>drain|pause|resume)", pools.ReplicaVerb.as_view(), "replica_verb"),
     _tenant("/endpoints", endpoints.Endpoints.as_view(), "endpoints"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})", endpoints.EndpointPage.as_view(), "endpoint"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/rotate-epoch", isolation.RotateEpoch.as_view(), "endpoint_rotate"),
+    _tenant("/isolation", isolation.Isolation.as_view(), "isolation"),
+    _tenant(rf"/isolation/audits/(?P<run_id>{_ID})", isolation.AuditRunPage.as_view(), "audit_run"),
+    _tenant(rf"/isolation/audits/(?P<run_id>{_ID})/report", isolation.AuditReport.as_view(), "audit_report"),
     _tenant("/keys", keys.Keys.as_view(), "keys"),
     _tenant("/keys/new", keys.IssueKey.as_view(), "key_issue"),
     _tenant(rf"/keys/(?P<key_id>{_ID})/revoke", keys.RevokeKey.as_view(), "key_revoke"),

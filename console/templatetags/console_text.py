@@ -84,6 +84,19 @@ def tone(outcome: str) -> str:
 
 
 @register.filter
+def proof_tone(value: str) -> str:
+    """The colour class of an isolation state, of an audit's outcome, or of its state while it has none."""
+    good, warn, bad = ("isolated", "pass"), ("suspect", "inconclusive", "refused"), ("quarantined", "fail")
+    return "good" if value in good else "warn" if value in warn else "bad" if value in bad else ""
+
+
+@register.filter
+def parts_per_million(value: int | None) -> str:
+    """Parts per million as a share in two digits after the point: 12500 is "1.25 %"; None is a dash."""
+    return UNKNOWN if value is None or not known(value) else f"{value / 10_000:.2f} %"
+
+
+@register.filter
 def add_float(value: float, other: float) -> float:
     """The sum; Django's own ``add`` truncates to whole numbers."""
     return float(value) + float(other)

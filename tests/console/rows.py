@@ -13,8 +13,9 @@ import msgspec
 from django.test import Client
 from django.utils import timezone
 
+from namespaces.audit import evidence
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord
-from routing.models import DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
+from routing.models import AuditRun, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
 from tenants.core.api_key import Kind
 from tenants.models import ApiKey, Membership, Scope, Tenant, User
 from tenants.scoping import tenant_scope
@@ -172,6 +173,64 @@ def record(made: Made, **fields: Any) -> DecisionRecord:
         ),
     }
     return DecisionRecord(**{**usual, **fields})
+
+
+CASES = [
+    {
+        "name": "two_salts",
+        "title": "same tokens under two identities, in both directions",
+        "rows": [1, 2],
+        "outcome": "pass",
+        "reason": "",
+        "rounds": 30,
+        "negative_probes": 60,
+        "controls_seen": 58,
+    },
+    {
+        "name": "images",
+        "title": "images and prompt embeddings",
+        "rows": [14, 15],
+        "outcome": "not expressible",
+        "reason": "no image model here",
+        "rounds": 0,
+        "negative_probes": 0,
+        "controls_seen": 0,
+    },
+]
+
+
+def audit_run(made: Made, **fields: Any) -> AuditRun:
+    """An audit that passed, with its signed report."""
+    document = {"format": "saltroute-audit/1", "outcome": "pass"}
+    signature, key = evidence.sign(document, bytes(32))
+    now = timezone.now()
+    usual: dict[str, Any] = {
+        "state": "finished",
+        "trigger": "demand",
+        "requested_by": "owner@example.com",
+        "endpoint_id": made.endpoint_id,
+        "endpoint_name": "llama-chat",
+        "pool_id": made.pool_id,
+        "pool_name": f"{made.slug}-pool",
+        "pool_owner_id": made.tenant_id,
+        "replica_id": made.replica_ids[0],
+        "replica_name": "a",
+        "epochs": "1.1",
+        "build": "b1946ac92492d234",
+        "started_at": now - timedelta(seconds=40),
+        "finished_at": now,
+        "outcome": "pass",
+        "probes": 124,
+        "negative_probes": 60,
+        "failure_bound_ppm": 50_000,
+        "tokens_spent": 41_337,
+        "cases": CASES,
+        "evidence": document,
+        "signature": signature,
+        "evidence_key": key,
+    }
+    with tenant_scope(made.tenant_id):
+        return AuditRun.objects.create(tenant_id=made.tenant_id, **{**usual, **fields})
 
 
 def store(as_owner: AsOwner, made: Made, *records: DecisionRecord) -> None:

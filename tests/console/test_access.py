@@ -19,7 +19,7 @@ from tests.console.rows import Made, Town
 
 pytestmark = pytest.mark.django_db
 
-# name of the URL -> path below /t/<slug>, given the tenant and a stored decision
+# name of the URL -> path below /t/<slug>, given the tenant and the id that a stored decision and a stored audit have
 PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "overview": lambda made, decision: "",
     "applied": lambda made, decision: "/applied",
@@ -27,6 +27,10 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "replica_verb": lambda made, decision: f"/replicas/{made.replica_ids[0]}/drain",
     "endpoints": lambda made, decision: "/endpoints",
     "endpoint": lambda made, decision: f"/endpoints/{made.endpoint_id}",
+    "endpoint_rotate": lambda made, decision: f"/endpoints/{made.endpoint_id}/rotate-epoch",
+    "isolation": lambda made, decision: "/isolation",
+    "audit_run": lambda made, decision: f"/isolation/audits/{decision}",
+    "audit_report": lambda made, decision: f"/isolation/audits/{decision}/report",
     "keys": lambda made, decision: "/keys",
     "key_issue": lambda made, decision: "/keys/new",
     "key_revoke": lambda made, decision: f"/keys/{made.key_id}/revoke",
@@ -34,7 +38,7 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "decision": lambda made, decision: f"/decisions/{decision}",
     "audit": lambda made, decision: "/audit",
 }
-FOR_MORE_THAN_VIEWERS = {"replica_verb", "key_issue", "key_revoke", "audit"}
+FOR_MORE_THAN_VIEWERS = {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
 
 
 def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:
@@ -55,6 +59,7 @@ def test_the_list_of_pages_is_complete() -> None:
 def test_owner_and_operator_get_it_and_the_viewer_reads_only(town: Town, as_owner: rows.AsOwner, name: str) -> None:
     decision = rows.record(town.acorn)
     rows.store(as_owner, town.acorn, decision)
+    rows.audit_run(town.acorn, id=decision.id)
     url = f"/t/acorn{PAGES[name](town.acorn, decision.id)}"
     assert town.owner.get(url).status_code == 200
     assert town.owner.get(url + "/").status_code == 200
@@ -67,6 +72,7 @@ def test_a_stranger_cannot_tell_it_from_what_does_not_exist(town: Town, as_owner
     """The same status, bytes and headers for another tenant's page, a tenant that is not there, and an object that is not there."""
     decision = rows.record(town.acorn)
     rows.store(as_owner, town.acorn, decision)
+    rows.audit_run(town.acorn, id=decision.id)
     path = PAGES[name](town.acorn, decision.id)
     foreign = _answer(town.stranger.get(f"/t/acorn{path}"))
     assert foreign[0] == 404
@@ -75,10 +81,22 @@ def test_a_stranger_cannot_tell_it_from_what_does_not_exist(town: Town, as_owner
     assert foreign == _answer(town.stranger.post(f"/t/acorn{path}"))
 
 
-@pytest.mark.parametrize("path", ["endpoints/{endpoint_id}", "keys/{key_id}/revoke", "replicas/{replica_id}/drain", "decisions/{decision_id}"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "endpoints/{endpoint_id}",
+        "endpoints/{endpoint_id}/rotate-epoch",
+        "keys/{key_id}/revoke",
+        "replicas/{replica_id}/drain",
+        "decisions/{decision_id}",
+        "isolation/audits/{decision_id}",
+        "isolation/audits/{decision_id}/report",
+    ],
+)
 def test_another_tenants_object_under_ones_own_tenant_is_absent(town: Town, as_owner: rows.AsOwner, path: str) -> None:
     decision = rows.record(town.acorn)
     rows.store(as_owner, town.acorn, decision)
+    rows.audit_run(town.acorn, id=decision.id)
     made = town.acorn
     ids = {"endpoint_id": made.endpoint_id, "key_id": made.key_id, "replica_id": made.replica_ids[0], "decision_id": decision.id}
     absent = dict.fromkeys(ids, uuid.uuid4())
@@ -86,10 +104,12 @@ def test_another_tenants_object_under_ones_own_tenant_is_absent(town: Town, as_o
     assert town.stranger.get(f"/t/birch/{path.format(**ids)}").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/keys/new", "/keys/{key_id}/revoke", "/replicas/{replica_id}/drain"])
+@pytest.mark.parametrize(
+    "path", ["/keys/new", "/keys/{key_id}/revoke", "/replicas/{replica_id}/drain", "/endpoints/{endpoint_id}/rotate-epoch", "/isolation"]
+)
 def test_a_viewer_changes_nothing_and_the_attempt_is_noted(town: Town, path: str) -> None:
-    url = "/t/acorn" + path.format(key_id=town.acorn.key_id, replica_id=town.acorn.replica_ids[0])
-    response = town.viewer.post(url, {"name": "sneaky", "scope": ""})
+    url = "/t/acorn" + path.format(key_id=town.acorn.key_id, replica_id=town.acorn.replica_ids[0], endpoint_id=town.acorn.endpoint_id)
+    response = town.viewer.post(url, {"name": "sneaky", "scope": "", "reason": "sneaky", "endpoint": str(town.acorn.endpoint_id)})
     assert response.status_code == 403
     assert "Your role in this tenant does not allow this" in response.content.decode()
     with tenant_scope(town.acorn.tenant_id):
@@ -140,9 +160,10 @@ def test_an_operator_sees_every_tenant_and_a_member_their_own(town: Town) -> Non
     assert "/t/acorn" not in found
 
 
-def test_changes_need_the_csrf_token(town: Town) -> None:
+@pytest.mark.parametrize("path", ["/keys/{key_id}/revoke", "/isolation", "/endpoints/{endpoint_id}/rotate-epoch"])
+def test_changes_need_the_csrf_token(town: Town, path: str) -> None:
     client = Client(enforce_csrf_checks=True)
     assert client.login(username="owner@example.com", password=rows.PASSWORD)
-    response = client.post(f"/t/acorn/keys/{town.acorn.key_id}/revoke")
+    response = client.post("/t/acorn" + path.format(key_id=town.acorn.key_id, endpoint_id=town.acorn.endpoint_id), {"reason": "because"})
     assert response.status_code == 403
     assert "This form has expired" in response.content.decode()

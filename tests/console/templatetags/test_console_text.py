@@ -56,3 +56,26 @@ def test_ago(passed: timedelta, said: str) -> None:
 def test_a_year_from_now_and_nothing() -> None:
     assert text.ago(None) == text.UNKNOWN
     assert text.moment(None) == text.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("value", "tone"),
+    [
+        ("isolated", "good"),
+        ("pass", "good"),
+        ("suspect", "warn"),
+        ("inconclusive", "warn"),
+        ("quarantined", "bad"),
+        ("fail", "bad"),
+        ("unverified", ""),
+        ("running", ""),
+        ("not expressible", ""),
+    ],
+)
+def test_the_tone_of_a_state_or_verdict(value: str, tone: str) -> None:
+    assert text.proof_tone(value) == tone
+
+
+def test_parts_per_million() -> None:
+    assert text.parts_per_million(12_500) == "1.25 %"
+    assert text.parts_per_million(None) == text.parts_per_million("") == text.UNKNOWN  # type: ignore[arg-type]  # as a template may pass it

@@ -1,0 +1,190 @@
+"""What the isolation page shows: the state of engines, audits and what came of them, and the events that made cached blocks unreachable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from console.reads import decisions
+from namespaces.audit import evidence
+from namespaces.audit.case import Outcome
+from namespaces.audit.statistics import failure_rate_bound
+from routing import queries
+from routing.models import AuditRun, Endpoint, Replica
+from routing.services import identity_events
+from routing.services.identity_events import Impact
+from tenants.core.errors import NotFound
+from tenants.models import AuditEntry, TenantRow
+from tenants.scoping import tenant_scope
+
+MAX_REPLICAS = 2000
+MAX_ENDPOINTS = 1000
+RUN_ROWS = 20
+EVENT_ROWS = 20
+
+Row = TypeVar("Row", bound=TenantRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One replica. ``spent_tokens`` is what its audits cost since midnight UTC; ``platform`` says whose it is."""
+
+    replica: Replica
+    platform: bool
+    spent_tokens: int
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """Rows, newest first, and the cursor of the next page or an empty text."""
+
+    rows: tuple[Row, ...]
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One case of a run's matrix. ``bound`` is the upper 95 % bound of its failure rate, None unless it passed with negative probes."""
+
+    title: str
+    name: str
+    rows: str
+    outcome: str
+    reason: str
+    negatives: int
+    controls: int
+    bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An identity event; ``impact`` is None where counting took too long."""
+
+    entry: AuditEntry
+    components: tuple[str, ...]
+    impact: Impact | None
+
+
+def held(tenant_id: UUID, *, now: datetime, operator: bool) -> tuple[Held, ...]:
+    """Replicas of the tenant's own pools, inside its scope; for a platform operator those of granted pools too, read in their owner's."""
+    own = queries.replicas(tenant_id)
+    found = _held(own, now, platform=False)
+    if operator:
+        granted: dict[UUID, list[UUID]] = {}
+        for pool in queries.usable_pools(tenant_id):
+            if not pool.own:
+                granted.setdefault(pool.owner_tenant_id, []).append(pool.id)
+        for owner_id, pool_ids in granted.items():
+            with tenant_scope(owner_id):
+                found += _held(queries.replicas(owner_id).filter(pool_id__in=pool_ids), now, platform=True)
+    return tuple(found)
+
+
+def _held(replicas: QuerySet[Replica], now: datetime, *, platform: bool) -> list[Held]:
+    today = now.astimezone(UTC).date()
+    return [
+        Held(
+            replica=one,
+            platform=platform,
+            spent_tokens=one.audit_tokens if one.audit_day == today else 0,
+            busy=one.audit_busy_until is not None and one.audit_busy_until > now,
+        )
+        for one in replicas.defer("credential").order_by("pool__name", "name", "id")[:MAX_REPLICAS]
+    ]
+
+
+def granted_names(tenant_id: UUID) -> tuple[str, ...]:
+    """Pools of the platform's that the tenant uses: their replicas are not the tenant's to list."""
+    return tuple(pool.name for pool in queries.usable_pools(tenant_id) if not pool.own)
+
+
+def auditable(tenant_id: UUID) -> QuerySet[Endpoint]:
+    """Endpoints an audit can go through."""
+    return queries.endpoints(tenant_id).filter(enabled=True).order_by("name")[:MAX_ENDPOINTS]
+
+
+# ---- audits ----------------------------------------------------------------------------------------------------------------
+
+
+def runs(tenant_id: UUID, cursor: str) -> Page[AuditRun]:
+    """One page of the tenant's audits, inside its scope, without what was seen in them."""
+    return _page(AuditRun.objects.filter(tenant_id=tenant_id).defer("evidence", "cases"), cursor, RUN_ROWS)
+
+
+def run(tenant_id: UUID, run_id: UUID) -> AuditRun:
+    """One audit.
+
+    Raises:
+        NotFound: absent, or another tenant's.
+    """
+    found = AuditRun.objects.filter(tenant_id=tenant_id, id=run_id).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def report(found: AuditRun) -> bytes:
+    """The signed report, as the API exports it.
+
+    Raises:
+        NotFound: the audit has not ended.
+    """
+    if found.evidence is None or found.signature is None or found.evidence_key is None:
+        raise NotFound
+    return evidence.report(found.evidence, bytes(found.signature), bytes(found.evidence_key))
+
+
+def verdicts(cases: Iterable[dict[str, Any]]) -> tuple[Verdict, ...]:
+    """The matrix of a run, in its own order."""
+    return tuple(_verdict(one) for one in cases)
+
+
+def _verdict(case: dict[str, Any]) -> Verdict:
+    negatives = int(case["negative_probes"])
+    passed = case["outcome"] == Outcome.PASS and negatives > 0
+    return Verdict(
+        title=case["title"],
+        name=case["name"],
+        rows=", ".join(str(row) for row in case["rows"]),
+        outcome=case["outcome"],
+        reason=case["reason"],
+        negatives=negatives,
+        controls=int(case["controls_seen"]),
+        bound=failure_rate_bound(negatives) if passed else None,
+    )
+
+
+# ---- identity events -------------------------------------------------------------------------------------------------------
+
+
+def events(tenant_id: UUID, cursor: str) -> Page[AuditEntry]:
+    """One page of what made cached blocks unreachable, inside the tenant scope."""
+    return _page(identity_events.events(tenant_id), cursor, EVENT_ROWS)
+
+
+def explained(tenant_id: UUID, entries: Sequence[AuditEntry]) -> tuple[Happened, ...]:
+    """The entries with what each changed and what it cost; in one count."""
+    impacts = identity_events.impacts(tenant_id, entries)
+    return tuple(Happened(entry=one, components=tuple(identity_events.components(one)), impact=impacts.get(one.id)) for one in entries)
+
+
+def expected(tenant_id: UUID, endpoint: Endpoint, *, now: datetime) -> Impact | None:
+    """What rotating the endpoint's epoch now would reach, counted as for one that happened. Nothing is stored."""
+    would = AuditEntry(tenant_id=tenant_id, action="endpoint.rotate_epoch", object_id=endpoint.id, created_at=now)
+    return identity_events.impacts(tenant_id, [would]).get(would.id)
+
+
+def _page(found: QuerySet[Row], cursor: str, size: int) -> Page[Row]:
+    moment, row_id = decisions.cursor(cursor)
+    if moment and row_id:
+        found = found.filter(Q(created_at__lt=moment) | Q(created_at=moment, id__lt=row_id))
+    rows = list(found.order_by("-created_at", "-id")[: size + 1])
+    more = len(rows) > size
+    rows = rows[:size]
+    return Page(rows=tuple(rows), next=f"{rows[-1].created_at.isoformat()}~{rows[-1].id}" if more else "")
