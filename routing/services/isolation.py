@@ -167,7 +167,9 @@ def observe(*, tenant_id: UUID, replica_id: UUID, build: str, started_at: float 
 
 
 def assign(*, tenant_id: UUID, replica_id: UUID, namespace: str, now: datetime) -> bool:
-    """Give the replica the one namespace that it may serve, where it has none and serves one only. True: it was given now.
+    """Give the engine the one namespace that it may serve, where it has none and serves one only. True: it was given now.
+
+    An engine that stands in several pools has one cache: all its rows that serve a single namespace serve the same one, whoever asked at which.
 
     Raises:
         NotFound: no such replica of this tenant.
@@ -176,9 +178,18 @@ def assign(*, tenant_id: UUID, replica_id: UUID, namespace: str, now: datetime) 
     if not _NAMESPACE.fullmatch(namespace):
         return False
     locks.tenant(tenant_id)
-    row = support.locked(Replica, tenant_id=tenant_id, row_id=replica_id)
-    if row.dedicated_namespace is not None or not serves_one(row):
+    rows = twins(tenant_id, replica_id)
+    if rows[0].dedicated_namespace is not None or not serves_one(rows[0]):
         return False
+    held_already = next((row.dedicated_namespace for row in rows if row.dedicated_namespace is not None and serves_one(row)), None)
+    given = held_already or namespace
+    for row in rows:
+        if row.dedicated_namespace is None and serves_one(row):
+            _give(row, given)
+    return True
+
+
+def _give(row: Replica, namespace: str) -> None:
     row.dedicated_namespace = namespace
     row.save(update_fields=["dedicated_namespace"])
     pools.record(
@@ -189,7 +200,6 @@ def assign(*, tenant_id: UUID, replica_id: UUID, namespace: str, now: datetime) 
         object_label=f"{row.pool.name}/{row.name}",
         after={"namespace": namespace},
     )
-    return True
 
 
 def serves_one(row: Replica) -> bool:

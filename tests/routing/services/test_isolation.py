@@ -19,6 +19,8 @@ from tests.routing.services.rows import ACTOR, a_pool, a_replica, an_endpoint, v
 pytestmark = pytest.mark.django_db
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
 NAMESPACE = "ns-" + "0" * 32
+OTHER_NAMESPACE = "ns-" + "1" * 32
+OTHER_URL = "http://127.0.0.1:9002"
 
 
 def states(tenant: Made) -> dict[str, str]:
@@ -153,6 +155,23 @@ def test_a_namespace_is_assigned_once_where_one_only_is_served(acorn: Made, mode
         assert assign(NAMESPACE) is given
         assert not assign("ns-" + "1" * 32)
         assert Replica.objects.get(id=replica.id).dedicated_namespace == (NAMESPACE if given else None)
+
+
+def test_an_engine_in_two_pools_serves_one_namespace_in_both(acorn: Made) -> None:
+    """There is one cache behind both rows: what the first that asked was given holds at the other, and at a row that is added later."""
+    with tenant_scope(acorn.id):
+        rows = [a_replica(a_pool(acorn.id, "one")), a_replica(a_pool(acorn.id, "two"), "b"), a_replica(a_pool(acorn.id, "three"), "c", OTHER_URL)]
+
+        def assign(replica: Replica, namespace: str) -> bool:
+            return isolation.assign(tenant_id=acorn.id, replica_id=replica.id, namespace=namespace, now=NOW)
+
+        assert assign(rows[0], NAMESPACE)
+        assert not assign(rows[1], OTHER_NAMESPACE)
+        later = a_replica(a_pool(acorn.id, "four"), "d")
+        assert assign(later, OTHER_NAMESPACE)
+        assert assign(rows[2], OTHER_NAMESPACE)
+        found = dict(Replica.objects.filter(tenant_id=acorn.id).values_list("name", "dedicated_namespace"))
+        assert found == {"a": NAMESPACE, "b": NAMESPACE, "c": OTHER_NAMESPACE, "d": NAMESPACE}
 
 
 def test_the_way_out_of_quarantine(acorn: Made, platform: Made) -> None:
