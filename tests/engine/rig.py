@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.cookiejar
 import json
+import os
 import re
 import secrets
 import subprocess
@@ -33,14 +34,14 @@ RECORDED_S = 30.0
 SETTLED_S = 10.0
 
 
-def declaration(replicas: Sequence[Replica], tokenizer: Path) -> dict[str, Any]:
+def declaration(replicas: Sequence[Replica], tokenizer: Path, *, isolation: str = "declared") -> dict[str, Any]:
     """Two tenants with scopes and keys, and the same two endpoints for both, on platform pools."""
 
     def pool(name: str, members: Sequence[Replica]) -> dict[str, Any]:
         declared = [
             {"name": f"vllm-{each.name}", "url": each.url, "kv_events": {"endpoint": each.events, "replay": each.replay}} for each in members
         ]
-        return {"name": name, "isolation": "declared", "grants": ["acme", "globex"], "replicas": declared}
+        return {"name": name, "isolation": isolation, "grants": ["acme", "globex"], "replicas": declared}
 
     def endpoint(name: str, pool_name: str) -> dict[str, Any]:
         return {
@@ -77,13 +78,31 @@ class Rig:
     @classmethod
     def declare(cls, product: Product, replicas: Sequence[Replica], tokenizer: Path) -> Rig:
         """Apply the declaration and wait until every key is answered by both endpoints: a new tenant's cache key is made behind the scenes."""
-        rig = cls(product, replicas, {name: f"sk-sr-{secrets.token_urlsafe(32)}" for name in KEYS})
-        file = product.home.root / "engines.yaml"
-        file.write_text(yaml.safe_dump(declaration(replicas, tokenizer), sort_keys=False))
-        rig._apply(file)
+        rig = cls._applied(product, replicas, declaration(replicas, tokenizer))
         pairs = [(key, model) for key in KEYS for model in (PAIR, SOLO)]
         until("every key is answered by both endpoints", lambda: all(rig._answers(key, model) for key, model in pairs), within_s=CONFIGURED_S)
         return rig
+
+    @classmethod
+    def declare_audited(cls, product: Product, replicas: Sequence[Replica], tokenizer: Path) -> Rig:
+        """The same on audited pools. Nothing is waited for: replicas are unverified then, and serve one namespace at most."""
+        return cls._applied(product, replicas, declaration(replicas, tokenizer, isolation="audited"))
+
+    @classmethod
+    def _applied(cls, product: Product, replicas: Sequence[Replica], declared: Mapping[str, Any]) -> Rig:
+        rig = cls(product, replicas, {name: f"sk-sr-{secrets.token_urlsafe(32)}" for name in KEYS})
+        file = product.home.root / "engines.yaml"
+        file.write_text(yaml.safe_dump(declared, sort_keys=False))
+        rig._apply(file)
+        return rig
+
+    def manage(self, *arguments: str, within_s: float) -> subprocess.CompletedProcess[str]:
+        """A command as an operator types it beside the running product: manage.py finds the environment in the product's home."""
+        ours = ("DATABASE_", "VALKEY_", "CELERY_", "SALTROUTE_", "DJANGO_")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        env["SALTROUTE_HOME"] = str(self.product.home.root)
+        argv = [sys.executable, "manage.py", *arguments]
+        return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=within_s, check=False)
 
     def _apply(self, file: Path) -> None:
         env = {**self._control_environment(), **{f"{name.upper()}_KEY": key for name, key in self.keys.items()}}
@@ -142,9 +161,7 @@ class Rig:
     def decision(self, tenant: str, decision_id: str) -> dict[str, Any]:
         """The decision record, once ingest has stored it, as the control API gives it to a signed-in operator."""
         browser = self._signed_in()
-        request = urllib.request.Request(
-            f"{self.product.control_url}/api/v1/decisions/{decision_id}", headers={"X-Saltroute-Tenant": tenant, "Accept": "application/json"}
-        )
+        request = self._api_request(tenant, f"decisions/{decision_id}")
         found: list[dict[str, Any]] = []
 
         def stored() -> bool:
@@ -158,6 +175,15 @@ class Rig:
 
         until("the decision is stored", stored, within_s=RECORDED_S)
         return found[0]
+
+    def api(self, tenant: str, path: str) -> Any:
+        """What the control API answers to a signed-in operator."""
+        with self._signed_in().open(self._api_request(tenant, path), timeout=30) as answer:
+            return json.load(answer)
+
+    def _api_request(self, tenant: str, path: str) -> urllib.request.Request:
+        headers = {"X-Saltroute-Tenant": tenant, "Accept": "application/json"}
+        return urllib.request.Request(f"{self.product.control_url}/api/v1/{path}", headers=headers)
 
     def _signed_in(self) -> urllib.request.OpenerDirector:
         jar = http.cookiejar.CookieJar()
