@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "build", ".saltroute", ".hypothesis", "__pycache__", ".*_cache")
 LIMIT_S = 150.0  # for one mutant; the slowest takes a tenth of it on an idle machine
 BASELINE_LIMIT_S = 420.0
+WHOLE_LIMIT_S = 1500.0  # for all of them: what is not reached by then is told, and is no success
 GRACE_S = 20.0  # for pytest to stop its servers when it is interrupted
 TAIL_CHARACTERS = 3000
 # Tests of what is pure need no settings, no services and no Django: half the time of a short run.
@@ -163,7 +164,8 @@ def judge(tree: Path, mutant: Mutant, *, limit_s: float = LIMIT_S) -> Outcome:
 
 
 def judge_all(tree: Path, mutants: Sequence[Mutant], *, lanes: int, say: Callable[[str], None]) -> list[Outcome]:
-    """Judge all mutants, ``lanes`` at a time, each lane in a copy of its own; in the order of the register."""
+    """Judge all mutants, ``lanes`` at a time, each lane in a copy of its own; in the order of the register. None is begun after the limit."""
+    ends_s = time.monotonic() + WHOLE_LIMIT_S
     waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
     for numbered in enumerate(mutants):
         waiting.put(numbered)
@@ -171,7 +173,7 @@ def judge_all(tree: Path, mutants: Sequence[Mutant], *, lanes: int, say: Callabl
     stopped = threading.Event()
 
     def work(copy: Path) -> None:
-        while not stopped.is_set():
+        while not stopped.is_set() and time.monotonic() < ends_s:
             try:
                 number, mutant = waiting.get_nowait()
             except queue.Empty:
@@ -223,6 +225,8 @@ def main(arguments: Sequence[str]) -> int:
     say(f"\n{len(outcomes) - len(escaped)} of {len(chosen)} mutants caught in {time.monotonic() - began_s:.0f} s")
     for outcome in escaped:
         say(outcome.line())
+    if len(outcomes) != len(chosen):
+        say(f"{len(chosen) - len(outcomes)} not reached within {WHOLE_LIMIT_S:.0f} s")
     return 1 if escaped or len(outcomes) != len(chosen) or not chosen else 0
 
 

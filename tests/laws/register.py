@@ -21,6 +21,8 @@ KEYRING = ("tests/namespaces/core/test_keyring.py",)
 SUBJECT = ("tests/routing/core/test_subject.py",)
 SNAPSHOT = ("tests/routing/core/test_snapshot.py",)
 ENGINES = ("tests/routing/core/test_engines.py",)
+FILTERS = ("tests/routing/core/test_filters.py",)
+PROBE = ("tests/namespaces/core/test_probe.py",)
 BODY = ("tests/routing/core/test_body.py",)
 ROW_SECURITY = ("tests/contracts/test_row_level_security.py",)
 STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
@@ -259,6 +261,13 @@ _SNAPSHOTS = [
         "document not bound to its tenant", "routing/core/snapshot.py", '["snapshot", tenant_id.bytes, version]', '["snapshot", version]', SNAPSHOT
     ),
     Mutant(
+        "document's own tenant and version not read",
+        "routing/core/snapshot.py",
+        "if snapshot.tenant_id != tenant_id or snapshot.version != version:",
+        "if False:",
+        SNAPSHOT,
+    ),
+    Mutant(
         "older versions applied",
         "routing/dataplane/feeds/snapshots.py",
         "            if version < mark:\n",
@@ -379,4 +388,49 @@ _OUTWARD = [
     ),
 ]
 
-MUTANTS: tuple[Mutant, ...] = (*_IDENTITY, *_KEYS, *_SUBJECT, *_NAMES, *_DATABASE, *_STRIPPING, *_SNAPSHOTS, *_CALLERS, *_OUTWARD)
+_STATES = [
+    Mutant(
+        "unproven replicas serve everybody",
+        "routing/core/filters.py",
+        '(mode == "audited" and entry.isolation == "isolated")',
+        '(mode == "audited")',
+        FILTERS,
+    ),
+    Mutant(
+        "quarantined replicas serve",
+        "routing/core/filters.py",
+        '    if entry.isolation == "quarantined":\n        return False\n',
+        "",
+        FILTERS,
+    ),
+    Mutant(
+        "engines without salts shared",
+        "routing/core/filters.py",
+        "if vouched and engine.salt_field is not None:",
+        "if vouched:",
+        FILTERS,
+    ),
+    Mutant(
+        "dedicated replicas serve any namespace",
+        "routing/core/filters.py",
+        "return entry.dedicated_namespace is not None and entry.dedicated_namespace == namespace_id",
+        "return entry.dedicated_namespace is not None",
+        FILTERS,
+    ),
+    Mutant(
+        "probe's signature not checked",
+        "namespaces/core/probe.py",
+        "        Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, PURPOSE + payload)\n",
+        "",
+        PROBE,
+    ),
+    Mutant(
+        "probe never expires",
+        "namespaces/core/probe.py",
+        "not now_s < claims.exp <= now_s + MAX_LIFE_S or ",
+        "",
+        PROBE,
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (*_IDENTITY, *_KEYS, *_SUBJECT, *_NAMES, *_DATABASE, *_STRIPPING, *_SNAPSHOTS, *_CALLERS, *_STATES, *_OUTWARD)

@@ -252,3 +252,17 @@ def test_content_that_names_another_version_is_refused() -> None:
 
     with pytest.raises(SnapshotError, match="another tenant or version"):
         HERE.open(_sealed_as_written(_content(other_version)), SMALL.tenant_id)
+
+
+def test_content_that_names_another_tenant_opens_at_neither_place() -> None:
+    """At the place it was sealed for it contradicts itself; at the place it names, seal and signature are another's."""
+    other = UUID(int=SMALL.tenant_id.int + 1)
+
+    def others(content: dict[str, Any]) -> None:
+        content["tenant_id"] = str(other)
+
+    document = _sealed_as_written(_content(others))
+    with pytest.raises(SnapshotError, match="another tenant or version"):
+        HERE.open(document, SMALL.tenant_id)
+    with pytest.raises(SnapshotError, match="signature"):
+        HERE.open(document, other)

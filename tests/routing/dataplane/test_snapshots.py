@@ -16,9 +16,12 @@ from redis.asyncio import Redis
 from namespaces.core import keyring
 from routing.core import record, snapshot
 from routing.core.snapshot import PolicyEntry, TenantSnapshot
+from routing.dataplane.feeds import state_file
 from routing.dataplane.feeds.snapshots import CHANNEL, SNAPSHOT, VERSIONS
+from routing.dataplane.feeds.state_file import StateFile
+from routing.dataplane.keys import Keys
 from routing.dataplane.telemetry import STREAM
-from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, PUBLISH, ROOT, SECRETS, Rig, bumped, sealed, until
+from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, PUBLISH, ROOT, SECRETS, Rig, bumped, named, sealed, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.services import Services
 
@@ -185,6 +188,16 @@ async def test_a_router_restarted_without_valkey_serves_from_disk(make_rig: Make
     # The high-water mark survives too: an old document with the revoked key in it stays refused.
     assert second.router.snapshots.apply({first.acme.tenant_id: sealed(first.acme)}) == 0
     assert second.router.plane.feed.refused == {first.acme.tenant_id: "rollback"}
+
+
+async def test_a_mark_counts_although_its_document_is_gone(make_rig: MakeRig, tmp_path: Path) -> None:
+    """What a router once saw stays refused below that, also where it can no longer open what it saw."""
+    state, acme = tmp_path / "kept", named("tenant acme")
+    state_file.save(state, Keys(SECRETS), StateFile(marks={acme: 9}))
+    rig = await make_rig(state_dir=state, deliver=False)
+    assert rig.router.snapshots.apply({acme: sealed(msgspec.structs.replace(rig.acme, version=8))}) == 0
+    assert rig.router.plane.feed.refused == {acme: "rollback"}
+    assert rig.router.snapshots.apply({acme: sealed(msgspec.structs.replace(rig.acme, version=9))}) == 1
 
 
 async def test_a_state_file_of_another_root_or_a_damaged_one_is_not_used(make_rig: MakeRig, tmp_path: Path) -> None:
