@@ -68,6 +68,15 @@ class Breaker:
         if self.opened_at_s is not None:
             self.opened_at_s = min(self.opened_at_s, now_s - self.open_s)
 
+    def pardon(self) -> None:
+        """Take the last failure back: it turned out to be the request's. A door that it opened closes again."""
+        if self.in_a_row == 0:
+            return
+        self.in_a_row -= 1
+        if self.opened_at_s is not None and self.in_a_row < self.failures and not self.probing:
+            self.opened_at_s = None
+            self.opened_total -= 1
+
     def undecided(self, *, probe: bool) -> None:
         """The client left, or the replica was merely busy: nothing was learned."""
         if probe:

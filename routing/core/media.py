@@ -69,6 +69,16 @@ def refused_urls(messages: Sequence[Any], hosts: Sequence[str]) -> int:
     return count
 
 
+def names_media(messages: Sequence[Any]) -> bool:
+    """Whether a content part carries a ``uuid``: engines look media up by it in a cache that knows no salt, so a client may not choose one."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and "uuid" in part:
+                return True
+    return False
+
+
 def compact(messages: Sequence[Any]) -> tuple[list[Any], bool]:
     """Replace long media parts by their SHA-256, for the prefix only; the second value says whether there was any media.
 

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from routing.core import body as bodies
 from routing.core import sse
+from routing.core.breaker import Breaker
 from routing.core.verdict import OK, Verdict, judge, may_pass, parse, safe_message
 from routing.dataplane import errors, upstream
 from routing.dataplane.choose import choose
@@ -69,6 +70,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
     """
     tried: set[UUID] = set()
     failures = _Failures()
+    broken: list[Breaker] = []  # of engines that answered this very body with a failure of theirs
     while len(tried) < MAX_ATTEMPTS:
         try:
             choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
@@ -101,7 +103,12 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
             attempt.succeeded()
             attempt.error = "client_error"
             raise error
-        attempt.failed(f"status_{verdict.status}" if verdict.kind != "aborted" else "aborted", breaker=verdict.kind != "busy")
+        attempt.failed(f"status_{verdict.status}" if verdict.kind != "aborted" else "aborted", breaker=verdict.kind != "busy" and not broken)
+        if verdict.kind == "replica":
+            if broken:
+                # Two engines broke on this body: that speaks against the body, and one tenant's body must not take a pool from everybody.
+                broken[0].pardon()
+            broken.append(choice.engine.breaker)
         failures.causes.append(verdict.kind)
         failures.status = verdict.status
         failures.throttled = error if verdict.kind == "busy" else None

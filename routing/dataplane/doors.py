@@ -24,6 +24,7 @@ from routing.dataplane.probes import ProbeDoor
 from routing.dataplane.request_path import serve, snapshot
 from routing.dataplane.routes import MODEL, MODELS, PROBE_ROUTES
 from routing.dataplane.state import Plane
+from routing.dataplane.upstream import HOP_HEADER
 from routing.dataplane.view import PlaneView
 
 DECISION = "x-saltroute-decision"
@@ -144,6 +145,8 @@ async def _serve_public(plane: Plane, request: web.BaseRequest, decision_id: uui
         return page
     match = routes.resolve(request.method, target)
     if match.route.engine_path is not None:
+        if HOP_HEADER in request.headers:
+            raise errors.loop_detected()
 
         def identify(view: PlaneView) -> Caller:
             return authenticate(view, request.headers, tenant_slug=match.tenant_slug, now=time.time())

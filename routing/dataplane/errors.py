@@ -104,6 +104,14 @@ def body_too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, "request_too_large", f"The request body is larger than {limit_bytes} bytes.")
 
 
+def encoding_refused() -> ApiError:
+    return ApiError(415, "unsupported_encoding", "Request bodies must not be compressed.")
+
+
+def loop_detected() -> ApiError:
+    return ApiError(508, "loop_detected", "This request came from a router of ours: a replica's address must be an engine's.")
+
+
 def no_ready_replica() -> ApiError:
     return ApiError(503, "no_ready_replica", "No replica of this model is ready. Try again shortly.", headers={"Retry-After": "2"})
 

@@ -54,6 +54,8 @@ def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Seque
         raise errors.bad_request("'stream_options' must be an object.", "stream_options")
     shape(value)
     messages = value.get("messages") if "messages" in value else None
+    if messages is not None and media.names_media(messages):
+        raise errors.bad_request("Content parts must not carry a 'uuid': send the media itself.", "messages", "media_uuid_not_allowed")
     if messages is not None and media.refused_urls(messages, media_hosts):
         raise errors.bad_request("A media URL in 'messages' is not allowed. Send the media inline as a data: URL.", "messages", "media_not_allowed")
     subdivision = value.get("cache_salt")

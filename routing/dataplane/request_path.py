@@ -82,9 +82,12 @@ async def receive(plane: Plane, request: web.BaseRequest) -> bytes:
     """Read the body, bounded in size and in the time between two pieces. ``100 Continue`` is sent only now: the caller may speak.
 
     Raises:
-        ApiError: 413 for a body over the bound (before reading it, where its length is announced), 408 for a client that stopped sending.
+        ApiError: 415 for a compressed body, whose size no header tells.
+            413 for a body over the bound (before reading it, where its length is announced), 408 for a client that stopped sending.
     """
     limit_bytes = plane.config.max_body_bytes
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise errors.encoding_refused()
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.body_too_large(limit_bytes)
     if request.headers.get("Expect", "").lower() == "100-continue":

@@ -62,6 +62,9 @@ def make_session(config: Config, *, pooled: bool, resolver: aiohttp.abc.Abstract
     )
 
 
+HOP_HEADER = "X-Saltroute-Hop"  # says to a router that another one sent this: somebody registered a router as a replica
+
+
 def request_headers(replica: ReplicaView, *, stream: bool, presented_parents: list[str], trace_id: str) -> dict[str, str]:
     """All headers that an engine receives, but Host and Content-Length. The request id is drawn anew and cannot be guessed."""
     headers = {
@@ -69,6 +72,7 @@ def request_headers(replica: ReplicaView, *, stream: bool, presented_parents: li
         "Accept": "text/event-stream" if stream else "application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "saltroute",
+        HOP_HEADER: "1",
         "X-Request-Id": f"sr-{uuid.uuid4().hex}",
         "traceparent": tracecontext.child(presented_parents, trace_id=trace_id, span_id=os.urandom(8).hex()),
     }

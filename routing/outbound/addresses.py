@@ -22,6 +22,7 @@ _METADATA = frozenset(
 )
 _INNER_NAMES = ("localhost", "metadata", "metadata.google.internal", "instance-data")
 _INNER_SUFFIXES = (".localhost", ".internal")
+_TRANSITION = ipaddress.IPv6Network("2002::/16")  # 6to4: another route, not another spelling
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _NUMERIC_LABEL = re.compile(r"\d+|0x[0-9a-f]*")
@@ -111,6 +112,8 @@ def normalise_url(url: object) -> str:
     if not host:
         raise UrlRefused("host")
     address = _literal(host)
+    if isinstance(address, ipaddress.IPv6Address) and address not in _TRANSITION:
+        address = _embedded(address)  # mapped and compatible forms are the IPv4 address, so they are spelled like it
     if address is None and (len(host) > 253 or not _HOST.fullmatch(host)):
         raise UrlRefused("host")
     default = 443 if parts.scheme == "https" else 80
@@ -122,6 +125,16 @@ def normalise_url(url: object) -> str:
     path = path.removesuffix("/v1")
     shown = f"[{address}]" if isinstance(address, ipaddress.IPv6Address) else str(address) if address is not None else host
     return f"{parts.scheme}://{shown}{'' if port is None or port == default else f':{port}'}{path}"
+
+
+def origins(url: str, resolve: Callable[[str], Iterable[str]]) -> frozenset[str]:
+    """Every ``host:port`` that a normalised URL may mean, whatever its scheme and path: as written, and by each address that its name has now."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    hosts = {host}
+    if _literal(host) is None:
+        hosts.update(str(_embedded(ipaddress.ip_address(text.partition("%")[0]))) for text in resolve(host))
+    return frozenset(f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts)
 
 
 Resolve = Callable[[str], Iterable[str]]

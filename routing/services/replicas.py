@@ -18,7 +18,7 @@ from django.utils.crypto import salted_hmac
 from namespaces.core import keyring
 from routing.core.engines import ENGINES
 from routing.models import Pool, Replica
-from routing.outbound.addresses import UrlRefused, check_url, normalise_url, parse_ranges, system_resolve
+from routing.outbound.addresses import UrlRefused, check_url, normalise_url, origins, parse_ranges, system_resolve
 from routing.services import pools, support
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
@@ -69,24 +69,27 @@ def _resolver() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=4, thread_name_prefix="resolve")
 
 
-def _lock_address(url: str) -> None:
+def _lock_address(origin: str) -> None:
     """Let two tenants register one address in turn only; the second sees the first one's row. Held until the transaction ends."""
-    number = int.from_bytes(hashlib.sha256(url.encode()).digest()[:8], "big", signed=True)
+    number = int.from_bytes(hashlib.sha256(origin.encode()).digest()[:8], "big", signed=True)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [number])
 
 
 def _check_ours(url: str) -> None:
-    """Refuse an address that another tenant has registered; see decision on pools in ARCHITECTURE.md.
+    """Refuse an engine that another tenant has registered, under whatever spelling: by host and port, and by what a name resolves to now.
 
     Raises:
         Invalid: :data:`ADDRESS_REFUSED`.
     """
-    _lock_address(url)
+    known_by = sorted(origins(url, _resolve))
+    for origin in known_by:  # in one order, so that two tenants cannot wait for each other
+        _lock_address(origin)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT saltroute_url_is_foreign(%s)", [url])
-        if cursor.fetchone()[0]:
-            raise Invalid(ADDRESS_REFUSED, field="url")
+        for origin in known_by:
+            cursor.execute("SELECT saltroute_url_is_foreign(%s)", [origin])
+            if cursor.fetchone()[0]:
+                raise Invalid(ADDRESS_REFUSED, field="url")
 
 
 def _kv_events(value: object, url: str) -> dict[str, str] | None:

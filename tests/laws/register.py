@@ -373,9 +373,9 @@ _OUTWARD = [
         "another tenant's address is told apart",
         "routing/services/replicas.py",
         """fetchone()[0]:
-            raise Invalid(ADDRESS_REFUSED, field="url")""",
+                raise Invalid(ADDRESS_REFUSED, field="url")""",
         """fetchone()[0]:
-            raise Invalid("This address is taken.", field="url")""",
+                raise Invalid("This address is taken.", field="url")""",
         ("tests/routing/api/test_replicas.py",),
     ),
     Mutant(

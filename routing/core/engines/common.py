@@ -1,4 +1,4 @@
-"""What no client may send to any engine: fields that choose a cache, forge one, or name another request."""
+"""What no client may send to any engine: fields that choose a cache, an adapter or a slot, forge cached tokens, or name another request."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ STRIPPED = frozenset(
         "skip_reading_prefix_cache",
         "extra_key",
         "extra_keys",
+        "lora_path",
+        "lora_request",
+        "lora",
+        "id_slot",
+        "disaggregated_params",
     }
 )
 INSIDE = {

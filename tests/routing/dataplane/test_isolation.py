@@ -62,7 +62,7 @@ async def test_every_route_to_an_engine_strips_salts_and_records(rig: Rig, route
     expected = {**BODIES[route.name], "vllm_xargs": {"kept": 1}, "nvext": {"agent_hints": 1}, "extra_body": {"kept": 1}}
     assert received.json == {**expected, "cache_salt": rig.namespace().salt}
     assert set(received.headers) == {
-        "host", "content-type", "accept", "accept-encoding", "user-agent", "x-request-id", "traceparent", "content-length",
+        "host", "content-type", "accept", "accept-encoding", "user-agent", "x-request-id", "x-saltroute-hop", "traceparent", "content-length",
     }  # fmt: skip
     assert received.headers["host"] in (f"127.0.0.1:{rig.a.port}", f"127.0.0.1:{rig.b.port}")
     (record,) = rig.records()

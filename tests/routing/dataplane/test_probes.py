@@ -69,7 +69,7 @@ async def test_probes_are_stripped_salted_and_recorded_as_clients_requests_are(r
     assert received.json == {**kept, "cache_salt": salt}
     assert salt not in ("evil", rig.namespace().salt)
     assert set(received.headers) == {
-        "host", "content-type", "accept", "accept-encoding", "user-agent", "x-request-id", "traceparent", "content-length",
+        "host", "content-type", "accept", "accept-encoding", "user-agent", "x-request-id", "x-saltroute-hop", "traceparent", "content-length",
     }  # fmt: skip
     (record,) = rig.records()
     assert (record.route, record.outcome, record.key_id, record.scope_id) == (route.name, "ok", None, None)

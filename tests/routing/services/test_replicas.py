@@ -106,3 +106,30 @@ def test_the_spelling_of_event_sockets() -> None:
     assert replicas.spelled({"endpoint": "nonsense"}) == {"endpoint": "nonsense"}
     assert replicas.spelled(None) is None
     assert addresses.normalise_url("http://[::1]:5558") == "http://[::1]:5558"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "http://127.0.0.1:9003/x",
+        "https://127.0.0.1:9003",
+        "http://[::ffff:127.0.0.1]:9003",
+        "http://[::127.0.0.1]:9003",
+        "http://[64:ff9b::7f00:1]:9003",
+        "http://localhost:9003",
+        "http://2130706433:9003/v1",
+    ],
+)
+def test_another_spelling_of_an_engine_is_the_same_engine(transactional_db: None, spelling: str) -> None:
+    """Scheme, path, an IPv4 address dressed as IPv6, a name that resolves to it: known to another tenant, so refused like any bad address."""
+    acorn, birch = make("acorn"), make("birch")
+    with tenant_scope(acorn.id):
+        a_replica(a_pool(acorn.id), url="http://127.0.0.1:9003")
+    with tenant_scope(birch.id):
+        pool = a_pool(birch.id)
+    with pytest.raises(Invalid) as refused, tenant_scope(birch.id):
+        a_replica(pool, url=spelling)
+    assert (refused.value.field, refused.value.message) == ("url", replicas.ADDRESS_REFUSED)
+    with tenant_scope(birch.id):  # the control: a neighbour of that engine is nobody's
+        assert a_replica(pool, url="http://127.0.0.1:9004").url == "http://127.0.0.1:9004"

