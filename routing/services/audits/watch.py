@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -60,7 +61,7 @@ class Watch:
             calendar.observed(owner_id, row.id, now)
 
     def _assign(self, reports: Reports, now: datetime) -> None:
-        wanted = {replica_id: names[0] for text, names in reports.unserved.items() if names and (replica_id := parse_uuid(text)) is not None}
+        wanted = spread(reports.unserved)
         self._find_owners(set(wanted))
         for replica_id, namespace in wanted.items():
             owner = self._owners.get(replica_id)
@@ -80,3 +81,14 @@ class Watch:
             with tenant_scope(ref.tenant_id):
                 found = Replica.objects.filter(tenant_id=ref.tenant_id, id__in=unknown).values_list("id", flat=True)
                 self._owners |= dict.fromkeys(found, ref.tenant_id)
+
+
+def spread(unserved: Mapping[str, Sequence[str]]) -> dict[UUID, str]:
+    """One waiting namespace for each replica: the oldest that no replica before it takes, so that two free replicas serve two namespaces."""
+    wanted: dict[UUID, str] = {}
+    for text in sorted(unserved):
+        replica_id, names = parse_uuid(text), unserved[text]
+        if replica_id is not None and names:
+            taken = set(wanted.values())
+            wanted[replica_id] = next((name for name in names if name not in taken), names[0])
+    return wanted

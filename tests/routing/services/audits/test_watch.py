@@ -97,3 +97,15 @@ def test_a_report_of_nonsense_changes_nothing(world: World) -> None:
     unserved = {"x": (name,), "00000000-0000-4000-8000-000000000000": (name,), str(world.replica_id): ("acme", name)}
     Watch().look(Reports(engines={}, unserved=unserved), timezone.now())
     assert world.replica().dedicated_namespace is None
+
+
+def test_free_replicas_are_given_to_different_namespaces() -> None:
+    """As far as there are different ones; a name that is no id and an empty list are passed over."""
+    from uuid import UUID
+
+    from routing.services.audits.watch import spread
+
+    first, second, third = (UUID(int=number) for number in (1, 2, 3))
+    waiting = ["ns-a", "ns-b"]
+    assert spread({str(first): waiting, str(second): waiting, "x": waiting}) == {first: "ns-a", second: "ns-b"}
+    assert spread({str(first): waiting, str(second): [], str(third): ["ns-a"]}) == {first: "ns-a", third: "ns-a"}
