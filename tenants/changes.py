@@ -6,6 +6,7 @@ Publishing lives in an app above this one, so it registers itself here (``subscr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -61,4 +62,4 @@ def record(
     )
     if publishes:
         for listener in _listeners:
-            transaction.on_commit(lambda listener=listener: listener(tenant_id))  # type: ignore[misc]  # mypy cannot type a lambda's default
+            transaction.on_commit(partial(listener, tenant_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
@@ -87,7 +88,7 @@ def _request(tenant_id: UUID, actor: Actor, kind: OperationKind, reason: str, *,
         tenant_id=tenant_id, actor=actor, action="key_operation.request", object_id=row.id, object_label=row.kind, reason=reason, publishes=False
     )
     for listener in _listeners:
-        transaction.on_commit(lambda listener=listener: listener(tenant_id, row.id))  # type: ignore[misc]  # mypy cannot type a lambda's default
+        transaction.on_commit(partial(listener, tenant_id, row.id))
     return row
 
 

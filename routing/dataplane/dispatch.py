@@ -70,7 +70,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
     """
     tried: set[UUID] = set()
     failures = _Failures()
-    broken: list[Breaker] = []  # of engines that answered this very body with a failure of theirs
+    broken: Breaker | None = None  # of the first engine that answered this very body with a failure of its own
     while len(tried) < MAX_ATTEMPTS:
         try:
             choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
@@ -103,12 +103,12 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
             attempt.succeeded()
             attempt.error = "client_error"
             raise error
-        attempt.failed(f"status_{verdict.status}" if verdict.kind != "aborted" else "aborted", breaker=verdict.kind != "busy" and not broken)
+        attempt.failed(f"status_{verdict.status}" if verdict.kind != "aborted" else "aborted", breaker=verdict.kind != "busy" and broken is None)
         if verdict.kind == "replica":
-            if broken:
+            if broken is not None:
                 # Two engines broke on this body: that speaks against the body, and one tenant's body must not take a pool from everybody.
-                broken[0].pardon()
-            broken.append(choice.engine.breaker)
+                broken.pardon()
+            broken = choice.engine.breaker
         failures.causes.append(verdict.kind)
         failures.status = verdict.status
         failures.throttled = error if verdict.kind == "busy" else None
