@@ -17,11 +17,12 @@ from uuid import UUID
 
 from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
-from routing.core import alarm, prefix
+from routing.core import prefix
 from routing.core.breaker import Breaker
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision
+from routing.dataplane import learn
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from routing.dataplane.upstream import Upstream
 
 MAX_CANDIDATES = 32  # in a record
-_NEAR = 32  # tokens of a match that block rounding may lose
 _NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error", "status_429"})  # errors after which no engine holds the prompt
 _AUDITS = b"audits"
 
@@ -197,7 +197,7 @@ class Flight:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             self._conclude(error)
-            self._learn()
+            learn.learn(self)
             self.end_attempt()
             self._report()
         finally:
@@ -233,49 +233,6 @@ class Flight:
             self.end("client_cancelled", status=499, error_code=self.error_code)
         elif error is not None or self.outcome is None:
             self.end("refused", status=500, error_code="internal_error")
-
-    def _learn(self) -> None:
-        """Feed what the answer showed back into the estimates: bytes per token, speed, reuse."""
-        attempt, call, prompt, decision, usage = self.attempt, self.call, self.prompt, self.decision, self.usage
-        if attempt is None or call is None or prompt is None or decision is None or self.endpoint is None or usage.prompt_tokens is None:
-            return
-        if self.outcome != "ok" or self.probe is not None:  # what audits send is like nobody's prompts
-            return
-        self._compare(attempt, call, usage.prompt_tokens, usage.cached_tokens)
-        if call.learns:
-            self.plane.endpoint_state(self.endpoint.entry.id).ratio.observe(len(call.prompt), usage.prompt_tokens)
-        calibration, chosen = attempt.engine.calibration, decision.chosen
-        if usage.cached_tokens is not None and (call.learns or call.token_bytes):
-            calibration.observe_reuse(predicted_tokens=chosen.matched_tokens - _NEAR, cached_tokens=usage.cached_tokens)
-        cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
-        uncached = max(1.0, usage.prompt_tokens - cached)
-        attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
-        if call.stream and self.first_byte_s is not None:
-            calibration.observe_ttft(
-                tokens_ahead=attempt.tokens_ahead,
-                uncached_tokens=uncached,
-                idle=attempt.was_idle,
-                ttft_s=self.first_byte_s - attempt.started_s,
-                expected_s=chosen.expected_ttft_s,
-                now_s=time.monotonic(),
-            )
-
-    def _compare(self, attempt: Attempt, call: Call, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """Raise an alarm if the engine reports more cached tokens than the namespace's own requests can have left there."""
-        if cached_tokens is None or call.sequences != 1 or not (call.learns or call.token_bytes):
-            return
-        explained_blocks = attempt.explained_blocks()
-        if explained_blocks is None:
-            return
-        self.alarm = alarm.alarm(
-            cached_tokens=cached_tokens,
-            explained_blocks=explained_blocks,
-            prompt_bytes=len(call.prompt),
-            prompt_tokens=prompt_tokens,
-            block_tokens=attempt.engine.facts.block_tokens,
-        )
-        if self.alarm is not None:
-            self.plane.metrics.alarms.labels(kind=self.alarm).inc()
 
     def _report(self) -> None:
         metrics, usage = self.plane.metrics, self.usage
