@@ -68,7 +68,7 @@ def address_allowed(address: Address, ranges: Sequence[Network]) -> bool:
     return real.is_global and not real.is_multicast and not real.is_reserved and not real.is_unspecified
 
 
-def _literal(host: str) -> Address | None:
+def literal(host: str) -> Address | None:
     """The address a host text denotes in any notation that resolvers accept (``2130706433``, ``0x7f.1``), or None for a name.
 
     Raises:
@@ -111,7 +111,7 @@ def normalise_url(url: object) -> str:
     host = (host or "").lower().rstrip(".")
     if not host:
         raise UrlRefused("host")
-    address = _literal(host)
+    address = literal(host)
     if isinstance(address, ipaddress.IPv6Address) and address not in _TRANSITION:
         address = _embedded(address)  # mapped and compatible forms are the IPv4 address, so they are spelled like it
     if address is None and (len(host) > 253 or not _HOST.fullmatch(host)):
@@ -132,7 +132,7 @@ def origins(url: str, resolve: Callable[[str], Iterable[str]]) -> frozenset[str]
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     hosts = {host}
-    if _literal(host) is None:
+    if literal(host) is None:
         hosts.update(str(_embedded(ipaddress.ip_address(text.partition("%")[0]))) for text in resolve(host))
     return frozenset(f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts)
 
@@ -160,7 +160,7 @@ def check_url(url: object, allowed_ranges: Sequence[Network], resolve: Resolve |
     """
     normal = normalise_url(url)
     host = urlsplit(normal).hostname or ""
-    address = _literal(host)
+    address = literal(host)
     if address is not None:
         if not address_allowed(address, allowed_ranges):
             raise UrlRefused("address")
