@@ -78,7 +78,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Misbehaviour of the HTTP side, switchable while the replica runs. Everything off by default."""
+    """Misbehaviour of answers and of KV events (``kv_``), switchable while the replica runs. Everything off by default."""
 
     status: Annotated[int, msgspec.Meta(ge=400, le=599)] | None = None  # refuse every inference request with this status
     first_byte_delay_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0  # headers leave at once, the first body byte this much later
@@ -88,6 +88,10 @@ class Faults:
     finish_with_abort: bool = False  # vLLM while draining: 200, empty text, finish_reason "abort"
     hide_cached_tokens: bool = False  # as without --enable-prompt-tokens-details
     forge_cached_tokens: int | None = None  # report this many cached tokens, whatever was true
+    kv_drop_live: bool = False  # batches get their numbers and can be replayed, but subscribers never see them
+    kv_keep_batches: Annotated[int, msgspec.Meta(ge=0)] | None = None  # a replay answers with the last so many alone
+    kv_lose_end: bool = False  # a replay ends without its end marker
+    kv_array_events: bool = False  # events as arrays, as older vLLM wrote them
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class ReplicaConfig:
     kv_topic: str | None = None  # None: "kv@" + model, as the recorded engine was configured
     kv_hwm_messages: int = 100_000
     kv_buffer_steps: int = 10_000
+    data_parallel_rank: int = 0  # that its events name; a replica is one rank
     api_key: str | None = None
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None

@@ -49,6 +49,20 @@ def short_hash(digest: bytes) -> int:
     return int.from_bytes(digest[-8:], "big")
 
 
-def encode_batch(timestamp_s: float, events: Sequence[KvEvent], data_parallel_rank: int = 0) -> bytes:
-    """One message payload: ``[unix seconds, [event map, ...], rank]`` in MessagePack."""
-    return _encoder.encode([timestamp_s, events, data_parallel_rank])
+def encode_batch(timestamp_s: float, events: Sequence[KvEvent], data_parallel_rank: int = 0, *, arrays: bool = False) -> bytes:
+    """One message payload: ``[unix seconds, [event map, ...], rank]`` in MessagePack.
+
+    ``arrays``: events as older vLLM wrote them, ``[tag, value, ...]`` in the order of the map's keys, without what came later.
+    """
+    written = [_as_array(event) for event in events] if arrays else events
+    return _encoder.encode([timestamp_s, written, data_parallel_rank])
+
+
+def _as_array(event: KvEvent) -> list[object]:
+    tag = type(event).__name__
+    if isinstance(event, BlockStored):
+        parent, medium = event.parent_block_hash, event.medium
+        return [tag, event.block_hashes, parent, event.token_ids, event.block_size, event.lora_id, medium, event.lora_name, event.extra_keys]
+    if isinstance(event, BlockRemoved):
+        return [tag, event.block_hashes, event.medium]
+    return [tag]

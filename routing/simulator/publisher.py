@@ -6,12 +6,13 @@ import asyncio
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 import zmq
 import zmq.asyncio
 
+from routing.simulator.config import Faults
 from routing.simulator.events import KvEvent, encode_batch
 
 _SEQUENCE = struct.Struct(">Q")
@@ -27,11 +28,15 @@ class Publisher:
     ``[empty, topic, sequence, payload]`` for each batch still buffered, then an end marker with sequence -1. A request
     of another shape gets no answer.
 
+    ``rank`` is the data-parallel rank that every payload names; each rank has a publisher of its own.
+
     No authentication: whoever can connect reads token ids and salts, as with the real engine.
     """
 
-    def __init__(self, topic: str, *, hwm_messages: int, buffer_steps: int) -> None:
+    def __init__(self, topic: str, *, hwm_messages: int, buffer_steps: int, rank: int = 0, faults: Callable[[], Faults] = Faults) -> None:
         self._topic = topic.encode()
+        self._rank = rank
+        self._faults = faults
         self._hwm_messages = hwm_messages
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
         self._next_sequence = 0
@@ -65,9 +70,11 @@ class Publisher:
             return
         sequence = self._next_sequence
         self._next_sequence += 1
-        payload = encode_batch(time.time(), events)
+        faults = self._faults()
+        payload = encode_batch(time.time(), events, self._rank, arrays=faults.kv_array_events)
         self._buffer.append((sequence, payload))
-        self._live.send_multipart((self._topic, _SEQUENCE.pack(sequence), payload), flags=zmq.NOBLOCK)
+        if not faults.kv_drop_live:
+            self._live.send_multipart((self._topic, _SEQUENCE.pack(sequence), payload), flags=zmq.NOBLOCK)
 
     async def stop(self) -> None:
         if self._replaying is not None:
@@ -86,12 +93,15 @@ class Publisher:
             if len(frames) != 3 or frames[1] != b"" or len(frames[2]) != _SEQUENCE.size:
                 continue
             client, first = frames[0], _SEQUENCE.unpack(frames[2])[0]
-            kept = [batch for batch in self._buffer if batch[0] >= first]
+            faults = self._faults()
+            oldest = 0 if faults.kv_keep_batches is None else self._next_sequence - faults.kv_keep_batches
+            kept = [batch for batch in self._buffer if batch[0] >= max(first, oldest)]
             for position, (sequence, payload) in enumerate(kept):
                 await socket.send_multipart((client, b"", self._topic, _SEQUENCE.pack(sequence), payload))
                 if position % _REPLAY_SLICE == _REPLAY_SLICE - 1:
                     await asyncio.sleep(0)
-            await socket.send_multipart((client, b"", b"", END_SEQUENCE, b""))
+            if not faults.kv_lose_end:
+                await socket.send_multipart((client, b"", b"", END_SEQUENCE, b""))
 
 
 def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> str:

@@ -93,7 +93,13 @@ class Replica:
     def _begin(self) -> None:
         config = self.config
         self.engine = Engine(config.engine)
-        self.publisher = Publisher(config.topic, hwm_messages=config.kv_hwm_messages, buffer_steps=config.kv_buffer_steps)
+        self.publisher = Publisher(
+            config.topic,
+            hwm_messages=config.kv_hwm_messages,
+            buffer_steps=config.kv_buffer_steps,
+            rank=config.data_parallel_rank,
+            faults=lambda: self.faults,
+        )
         self.started_unix_s = time.time()
         self.metrics = ReplicaMetrics(config, started_unix_s=self.started_unix_s)
 

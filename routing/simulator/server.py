@@ -155,9 +155,7 @@ def _answer_headers(replica: Replica, request: web.Request, call: Call) -> dict[
     return headers
 
 
-async def _whole(
-    request: web.Request, generation: Generation, answer: Answer, faults: Faults, headers: dict[str, str]
-) -> web.StreamResponse:
+async def _whole(request: web.Request, generation: Generation, answer: Answer, faults: Faults, headers: dict[str, str]) -> web.StreamResponse:
     if faults.finish_with_abort:
         return _json(answer.aborted_body(), headers=headers)
     while generation.unfinished:
@@ -304,7 +302,7 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
         "max_queue_size": 100_000,
         "topic": replica.config.topic,
     }
-    return _json({"0": source})
+    return _json({str(replica.config.data_parallel_rank): source})
 
 
 async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:

@@ -53,6 +53,6 @@ async def test_a_name_gives_its_first_allowed_address_and_a_name_with_none_is_re
     with pytest.raises(AddressRefused):
         await checked_literal("inner", LOOPBACK, names)
     for host in ("empty", "absent", "1.2.3.4.5"):
-        with pytest.raises(OSError, match="no (such name|such host|address)") as caught:
+        with pytest.raises(OSError, match=r"no (such name|such host|address)") as caught:
             await checked_literal(host, LOOPBACK, names)
         assert not isinstance(caught.value, AddressRefused)

@@ -108,6 +108,30 @@ async def test_replay_is_bounded_by_the_buffer(zmq_context: zmq.asyncio.Context)
     assert [int.from_bytes(message[2], "big") for message in messages[:-1]] == [7, 8, 9, 10, 11]
 
 
+async def test_what_is_lost_live_can_be_replayed_and_a_cut_buffer_cannot(zmq_context: zmq.asyncio.Context) -> None:
+    """Faults that a router must see: a gap in the numbers, a replay that begins late, one without its end."""
+    async with wired(replace(RECORDED, data_parallel_rank=3)) as wire:
+        subscriber = await subscribed(zmq_context, wire, "kv@tiny")
+        await wire.mode(kv_drop_live=True)
+        await wire.post("/v1/completions", {"prompt": list(range(2000, 2033)), "max_tokens": 1})
+        await wire.mode(kv_drop_live=False, kv_array_events=True)
+        await wire.post("/v1/completions", {"prompt": list(range(3000, 3033)), "max_tokens": 1, "cache_salt": "s"})
+        _, sequence, payload = await subscriber.recv_multipart()
+        number = int.from_bytes(sequence, "big")
+        everything = await replay(zmq_context, wire.running.replay_endpoint)
+        assert [int.from_bytes(message[2], "big") for message in everything[:-1]] == list(range(number + 1))
+        (stored,), rank = msgspec.msgpack.decode(payload)[1:]
+        assert (stored[0], stored[4:], rank) == ("BlockStored", [32, None, "GPU", None, [["s"]]], 3)
+        await wire.mode(kv_keep_batches=1, kv_lose_end=True)
+        dealer = zmq_context.socket(zmq.DEALER)
+        dealer.connect(str(wire.running.replay_endpoint))
+        await dealer.send_multipart([b"", b"\0" * 8])
+        assert int.from_bytes((await dealer.recv_multipart())[2], "big") == number
+        await wire.mode(kv_lose_end=False)
+        await dealer.send_multipart([b"", b"\0" * 8])
+        assert [int.from_bytes((await dealer.recv_multipart())[2], "big") for _ in range(2)] == [number, 2**64 - 1]  # no end before
+
+
 @pytest.mark.parametrize("frames", [[b"\0" * 8], [b"x", b"\0" * 8], [b"", b"\0" * 8, b"more"], [b"", b"short"]])
 async def test_malformed_replay_requests_get_no_answer(zmq_context: zmq.asyncio.Context, frames: list[bytes]) -> None:
     """The first answer is the next request's."""
