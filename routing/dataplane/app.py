@@ -28,6 +28,8 @@ from routing.dataplane.metrics import Metrics, PlaneCollector
 from routing.dataplane.probes import ProbeDoor
 from routing.dataplane.state import Plane
 from routing.dataplane.telemetry import Telemetry
+from routing.dataplane.tokens import TokenDesk
+from routing.prompts.service import Prompts
 
 FIRST_SYNC_S = 3.0
 FLUSH_S = 2.0
@@ -59,6 +61,7 @@ class Router:
             session=upstream.make_session(config, pooled=True, resolver=resolver),
             fresh_session=upstream.make_session(config, pooled=False, resolver=resolver),
             workers=self._workers,
+            tokens=TokenDesk(prompts=Prompts()),
         )
         metrics.registry.register(PlaneCollector(self.plane))
         self.snapshots = SnapshotFeed(self.plane, Keys(secrets))
@@ -74,6 +77,7 @@ class Router:
 
         An engine that is away, or a Valkey that is, keeps no router from starting.
         """
+        await self.plane.tokens.prompts.start()
         self.snapshots.load_from_disk()
         if self._valkey is not None:
             with contextlib.suppress(Exception):  # the poll tries again every second and says so
@@ -137,6 +141,7 @@ class Router:
                 async with asyncio.timeout(FLUSH_S):
                     await self._valkey.aclose()
         await self.snapshots.save()
+        await self.plane.tokens.prompts.stop()
         await self.plane.session.close()
         await self.plane.fresh_session.close()
         self._workers.shutdown(wait=False, cancel_futures=True)

@@ -14,18 +14,31 @@ from routing.dataplane import errors
 from routing.dataplane.inflight import Choice, Flight, Prompt
 from routing.dataplane.openai import Call
 from routing.dataplane.state import EndpointState, Plane
+from routing.dataplane.tokens import NOTHING_FOUND, Found
 from routing.dataplane.view import EndpointView, ReplicaView
 
 
-def measure(call: Call, namespace: Namespace, bytes_per_token: float) -> Prompt:
-    """The prompt's chain under the namespace, and its size in tokens by the endpoint's learned ratio (exactly, where token ids were given).
+def measure(call: Call, namespace: Namespace, bytes_per_token: float, found: Found = NOTHING_FOUND, block_sizes: Collection[int] = ()) -> Prompt:
+    """The prompt's chain under the namespace, and its size in tokens: exactly where all of them were found, else by the endpoint's learned ratio.
 
-    A prompt shorter than one block has no chain; then the whole of it ranks the cold replicas, so that short prompts spread.
+    A prompt shorter than one block has no chain; then the whole of it ranks the cold replicas, so that short prompts spread. Chains of the exact
+    tokens are made here for the block sizes of the endpoint's engines, since here a long prompt is off the event loop.
     """
-    ratio = call.token_bytes or bytes_per_token
+    tokens = len(found.ids) if found.ids is not None and found.whole else 0
+    ratio = len(call.prompt) / tokens if tokens and call.prompt else call.token_bytes or bytes_per_token
     digests = prefix.chain(namespace.index_seed, call.prompt)
     head = digests[:2] or (hashlib.sha256(namespace.index_seed + call.prompt).digest()[:16],)
-    return Prompt(digests=digests, head=head, tokens=max(1, round(len(call.prompt) / ratio)), bytes_per_token=ratio)
+    prompt = Prompt(
+        digests=digests,
+        head=head,
+        tokens=tokens or max(1, round(len(call.prompt) / ratio), 0 if found.ids is None else len(found.ids)),
+        bytes_per_token=ratio,
+        seed=namespace.index_seed,
+        token_ids=found.ids,
+    )
+    for block_tokens in block_sizes if found.ids is not None else ():
+        prompt.chain(block_tokens)
+    return prompt
 
 
 def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: float) -> Choice:

@@ -9,6 +9,8 @@ first byte comes
 * ``idle_s``: between two reads of an answer that has begun, and between two reads of a client's upload. There is no total limit: a generation
 may take an hour.
 * ``write_s``: how long a client may refuse to read before its stream is closed.
+* ``tokens_s``: how long a request waits for the exact tokens of its prompt; without them it goes on by the bytes. ``parity_s``: between two
+  comparisons of our tokens with an engine's.
 * ``drain_s``: how long streams may go on after SIGTERM; ``linger_s``: how long new requests are still served, while balancers take the router out.
 """
 
@@ -68,6 +70,10 @@ class Config:
     record_queue: int = 20_000
     cors_origins: tuple[str, ...] = ()
     media_hosts: tuple[str, ...] = ()
+    tokens_s: float = 0.05
+    artifact_bytes: int = 1024 * 1024 * 1024
+    artifact_disk_bytes: int = 2 * 1024 * 1024 * 1024
+    parity_s: float = 3600.0
 
 
 def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secrets]:
@@ -111,6 +117,10 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         stream_maxlen=read.integer("ROUTER_STREAM_MAXLEN", default.stream_maxlen, low=1000, env=env),
         record_queue=read.integer("ROUTER_RECORD_QUEUE", default.record_queue, low=100, env=env),
         cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
+        tokens_s=number("ROUTER_TOKENS_S", default.tokens_s),
+        artifact_bytes=read.integer("ROUTER_ARTIFACT_BYTES", default.artifact_bytes, low=1024, env=env),
+        artifact_disk_bytes=read.integer("ROUTER_ARTIFACT_DISK_BYTES", default.artifact_disk_bytes, low=1024, env=env),
+        parity_s=number("ROUTER_PARITY_S", default.parity_s),
         media_hosts=tuple(host.lower() for host in read.words("ROUTER_MEDIA_HOSTS", env=env)),
     )
     wanted = read.root_references(env=env)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -43,8 +44,29 @@ class Prompt:
 
     digests: tuple[bytes, ...]
     head: tuple[bytes, ...]  # what ranks cold replicas: the first blocks, or the whole of a prompt shorter than one
-    tokens: int
+    tokens: int  # exact where all of them are known, else by the learned ratio
     bytes_per_token: float
+    seed: bytes = field(default=b"", repr=False)  # the namespace's index seed
+    token_ids: array[int] | None = field(default=None, repr=False)  # exact, from the first on; of a prompt with media up to the first of it
+    _chains: dict[int, tuple[bytes, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def exact(self) -> bool:
+        return self.token_ids is not None
+
+    @property
+    def exact_tokens(self) -> int:
+        return 0 if self.token_ids is None else len(self.token_ids)
+
+    def chain(self, block_tokens: int) -> tuple[bytes, ...]:
+        """Digests of the whole blocks of exact tokens under the namespace, 16 bytes each; computed once for each block size."""
+        known = self._chains.get(block_tokens)
+        if known is None:
+            from routing.core import blocks
+
+            ids = self.token_ids if self.token_ids is not None else array("I")
+            known = self._chains[block_tokens] = blocks.token_chain(self.seed, ids, block_tokens)
+        return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,15 @@ class Metrics:
         self.records_dropped = Counter("saltroute_records_dropped", "Decision records lost to a full queue", registry=self.registry)
         self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
         self.alarms = Counter("saltroute_alarms", "Answers that an audit should look into, by kind", ["kind"], registry=self.registry)
+        self.tokenised = Counter(
+            "saltroute_tokenised", "Prompts by exactness of their tokens, or why there are none", ["result"], registry=self.registry
+        )
+        self.tokenise = Histogram(
+            "saltroute_tokenise_seconds",
+            "The token step of a request",
+            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
+            registry=self.registry,
+        )
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
 
     def page(self) -> bytes:

@@ -7,9 +7,10 @@ one member is rewritten (the first in each event, before ``choices``), and every
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from routing.core import body as bodies
 from routing.core import media, prefix
@@ -17,6 +18,7 @@ from routing.core.body import Body
 from routing.dataplane import errors
 
 MAX_SUBDIVISION_CHARACTERS = 128
+_PROMPT_CHANGES = ("truncate_prompt_tokens", "prompt_embeds")  # members that make another prompt of the given ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Call:
     token_bytes: float | None  # bytes per token where known exactly (prompts given as token ids)
     subdivision: str | None  # the client's own cache_salt
     sequences: int  # answers asked for: prompts times choices
+    token_ids: array[int] | None = None  # the one prompt, where it was given as token ids that engines use as they are
+
+    @property
+    def api(self) -> Literal["chat", "completions"]:
+        return "chat" if "messages" in self.body.value else "completions"
 
 
 def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Sequence[str]) -> Call:
@@ -72,6 +79,7 @@ def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Seque
         token_bytes=token_bytes,
         subdivision=subdivision,
         sequences=_sequences(value),
+        token_ids=_token_ids(value),
     )
 
 
@@ -83,6 +91,21 @@ def _prompt(value: dict[str, Any]) -> tuple[bytes, bool, float | None]:
     prompt = value.get("prompt")
     as_tokens = isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
     return prefix.prompt_bytes(prompt), isinstance(prompt, str), 4.0 if as_tokens else None
+
+
+def _token_ids(value: dict[str, Any]) -> array[int] | None:
+    """The ids of a body whose one prompt is token ids, and which asks for no change of them; ids that no engine can have give None."""
+    prompt = value.get("prompt")
+    if "messages" in value or not isinstance(prompt, list) or not prompt or any(value.get(name) is not None for name in _PROMPT_CHANGES):
+        return None
+    if len(prompt) == 1 and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    if isinstance(prompt[0], bool) or not isinstance(prompt[0], int):
+        return None
+    try:
+        return array("I", prompt)
+    except (TypeError, OverflowError):
+        return None
 
 
 def _sequences(value: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ from uuid import UUID
 from aiohttp import web
 
 from namespaces.core.salts import Namespace
-from routing.dataplane import errors, openai, relay
+from routing.dataplane import errors, openai, relay, tokens
 from routing.dataplane.authenticate import Caller, request_context, request_id
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
@@ -43,8 +43,9 @@ async def serve(
             flight.call = call = await understand(plane, raw, route)
             flight.endpoint = endpoint = find_endpoint(caller, call.model)
             flight.namespace = namespace = name_cache(plane, caller, endpoint, call, request_context(endpoint.entry, request.headers))
+            found = await tokens.find(plane, flight)
             ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
-            flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio)
+            flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio, found)
             answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", []))
             if answer.splitter is None:
                 return relay.whole(flight, answer, headers)

@@ -29,6 +29,7 @@ from routing.core.residency import HistoryIndex
 from routing.dataplane.config import Config
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.telemetry import Telemetry
+from routing.dataplane.tokens import TokenDesk
 from routing.dataplane.unserved import Unserved
 from routing.dataplane.view import EMPTY, EndpointView, Lookups, PlaneView, ReplicaView
 
@@ -149,6 +150,7 @@ class Plane:
     session: aiohttp.ClientSession
     fresh_session: aiohttp.ClientSession  # never reuses a connection
     workers: Executor  # parsing and hashing of large bodies
+    tokens: TokenDesk
     view: PlaneView = EMPTY
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
@@ -193,6 +195,11 @@ class Plane:
         for url in [url for url, engine in self.engines.items() if url not in self.replicas and engine.in_flight == 0]:
             del self.engines[url]
             self.index.forget(url)
+
+    def block_sizes(self, endpoint: EndpointView) -> tuple[int, ...]:
+        """The distinct block sizes, in tokens, that the engines of an endpoint have said they use."""
+        engines = [self.engines.get(replica.url) for replica in endpoint.replicas]
+        return tuple({engine.facts.block_tokens for engine in engines if engine is not None and engine.facts.block_tokens})
 
     def pool_rate(self, endpoint: EndpointView) -> float | None:
         """The median of the prefill rates known in a pool, tokens/s; None if none is."""

@@ -1,0 +1,110 @@
+"""The token step: the exact ids of a request's prompt within a deadline, or a reason why there are none.
+
+Exact tokens make the router's beliefs comparable with what engines publish; nothing depends on them. A missing artifact, a deadline, a template that
+fails, an engine that renders otherwise: the request goes on with the byte chain alone (residency from history), and the reason is counted.
+
+Policy: an artifact serves those tenants alone whose snapshot names it, since only a snapshot's digests are ever asked for. All that is cached on the
+way is keyed by the namespace and counts against its owner (``routing.prompts``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+from namespaces.core.salts import Namespace
+from routing.core.snapshot import ModelEntry
+from routing.prompts.service import NoTokens, PromptModel, Prompts, Reason, Tokens
+
+if TYPE_CHECKING:
+    from routing.dataplane.inflight import Flight
+    from routing.dataplane.metrics import Metrics
+    from routing.dataplane.state import Plane
+
+GRACE_S = 0.05  # beyond the deadline that the service was given: it keeps it, this makes sure
+log = logging.getLogger("saltroute.tokens")
+
+# Why a prompt has no exact tokens: the service's reasons, and those of this step. Closed, since they are label values.
+Why = Reason | Literal["undeclared", "template_mismatch", "mistake"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the step found: exact ids (of a prompt with media up to the first of it), or why not."""
+
+    ids: array[int] | None = field(default=None, repr=False)
+    whole: bool = False  # the ids are all of the prompt
+    why_not: Why | None = None
+
+
+NOTHING_FOUND = Found()
+
+
+@dataclass(slots=True)
+class TokenDesk:
+    """What the step works with. ``mismatched`` holds the endpoints whose engines make other tokens of our samples (``parity.py``)."""
+
+    prompts: Prompts
+    mismatched: set[UUID] = field(default_factory=set)
+
+
+def ns_key(namespace: Namespace) -> bytes:
+    """The 16 bytes under which everything cached for a namespace is keyed."""
+    return bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+
+
+def model_of(entry: ModelEntry) -> PromptModel | None:
+    """The artifacts that a model names; None where it names no tokenizer."""
+    if entry.tokenizer.digest is None:
+        return None
+    return PromptModel(tokenizer_digest=entry.tokenizer.digest, template_digest=entry.chat_template.digest)
+
+
+async def find(plane: Plane, flight: Flight) -> Found:
+    """The exact tokens of the flight's prompt. Never fails, and never takes longer than the deadline and a little."""
+    began_s = time.monotonic()
+    found = await _find(plane, flight)
+    _count(plane.metrics, found, time.monotonic() - began_s)
+    return found
+
+
+async def _find(plane: Plane, flight: Flight) -> Found:
+    call, endpoint, namespace = flight.call, flight.endpoint, flight.namespace
+    if call is None or endpoint is None or namespace is None:
+        raise RuntimeError("nothing to tokenise")
+    if call.token_ids is not None:
+        return Found(ids=call.token_ids, whole=True)
+    model = model_of(endpoint.entry.model)
+    if model is None:
+        return Found(why_not="undeclared")
+    if endpoint.entry.id in plane.tokens.mismatched:
+        return Found(why_not="template_mismatch")
+    deadline_s = plane.config.tokens_s
+    try:
+        async with asyncio.timeout(deadline_s + GRACE_S):
+            result = await plane.tokens.prompts.tokens(
+                call.body.value, api=call.api, model=model, ns_key=ns_key(namespace), owner=flight.owner, deadline_s=deadline_s
+            )
+    except TimeoutError:
+        return Found(why_not="deadline")
+    except Exception as error:  # noqa: BLE001 - a mistake here must cost no request; the type alone is named, since a message may quote a prompt
+        log.error("the token step failed: %s", type(error).__name__)  # noqa: TRY400 - the traceback may quote a prompt
+        return Found(why_not="mistake")
+    return _found(result)
+
+
+def _found(result: Tokens | NoTokens) -> Found:
+    if isinstance(result, NoTokens):
+        return Found(why_not=result.reason)
+    return Found(ids=result.ids if result.exact else result.ids[: result.exact_tokens], whole=result.exact)
+
+
+def _count(metrics: Metrics, found: Found, took_s: float) -> None:
+    result = found.why_not or ("exact" if found.whole else "exact_prefix")
+    metrics.tokenised.labels(result=result).inc()
+    metrics.tokenise.observe(took_s)
