@@ -1,0 +1,98 @@
+"""Where an engine publishes its KV events: what its owner declared, or what the engine says at ``/kv_event_sources``.
+
+Only port numbers are taken from either. The host is always the replica's own, checked each time it is connected to, so no engine can send us
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from routing.core.snapshot import KvEvents
+
+MAX_RANKS = 64  # data-parallel ranks of one engine
+MAX_TOPIC_CHARACTERS = 256
+_PORT = re.compile(r"tcp://[^\s/?#]*:([1-9][0-9]{3,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One data-parallel rank's sockets. ``topic`` None: any. Kept out of logs: whoever can connect reads token ids and salts."""
+
+    rank: int
+    port: int
+    replay_port: int | None
+    topic: str | None
+
+
+class _Said(msgspec.Struct):
+    """One entry of an engine's own list."""
+
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    topic: str | None = None
+    publisher: str | None = None
+    enable_kv_cache_events: bool = True
+
+
+_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_said_decoder = msgspec.json.Decoder(_Said)
+
+
+def read(page: bytes) -> tuple[Source, ...]:
+    """The sources in an engine's answer, by rank; what cannot be used is left out.
+
+    Engines list a base port for every rank and bind that port plus the rank; a list with a port of its own for each rank is taken as it stands.
+    """
+    try:
+        rows = _decoder.decode(page)
+    except (msgspec.MsgspecError, RecursionError):
+        return ()
+    found = [source for name, raw in rows.items() if (source := _source(name, raw)) is not None]
+    if len(found) > 1 and len({source.port for source in found}) == 1:
+        found = [_offset(source, source.rank) for source in found]
+    return tuple(sorted(found, key=lambda source: source.rank)[:MAX_RANKS])
+
+
+def sources(declared: KvEvents | None, page: bytes | None) -> tuple[Source, ...] | None:
+    """The sources of one engine. ``page`` None: it did not answer; the result None: nothing is known yet.
+
+    What is declared wins over what the engine says, but for the ranks that there are.
+    """
+    said = () if page is None else read(page)
+    if declared is None:
+        return None if page is None else said
+    port, replay = _port(declared.endpoint), _port(declared.replay)
+    if port is None:
+        return ()
+    base = Source(rank=0, port=port, replay_port=replay, topic=declared.topic or None)
+    ranks = [source.rank for source in said] or [0]
+    return tuple(_offset(base, rank) for rank in ranks)
+
+
+def _offset(source: Source, rank: int) -> Source:
+    replay = None if source.replay_port is None else source.replay_port + rank
+    return Source(rank=rank, port=source.port + rank, replay_port=replay, topic=source.topic)
+
+
+def _source(name: str, raw: msgspec.Raw) -> Source | None:
+    try:
+        said = _said_decoder.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    port = _port(said.endpoint)
+    if not name.isascii() or not name.isdigit() or len(name) > 4 or int(name) >= MAX_RANKS or port is None:
+        return None
+    if not said.enable_kv_cache_events or said.publisher not in (None, "zmq") or len(said.topic or "") > MAX_TOPIC_CHARACTERS:
+        return None
+    return Source(rank=int(name), port=port, replay_port=_port(said.replay_endpoint), topic=said.topic)
+
+
+def _port(endpoint: str | None) -> int | None:
+    """The port of ``tcp://*:5557`` or of the like; low ones are other services'."""
+    match = None if endpoint is None else _PORT.fullmatch(endpoint)
+    port = 0 if match is None else int(match[1])
+    return port if 1024 <= port <= 65_535 - MAX_RANKS else None

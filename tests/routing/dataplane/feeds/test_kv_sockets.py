@@ -1,0 +1,170 @@
+"""The sockets of one source and the pump that reads them, against a real publisher."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from routing.dataplane.feeds import kv_sockets
+from routing.dataplane.feeds.kv_sockets import EventSockets, Message, Pump
+from tests.fakes.events import FakeSource, running_source
+from tests.fakes.rig import until
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[FakeSource]:
+    async with running_source() as one:
+        yield one
+
+
+class Reader:
+    """Keeps whatever the pump turns up."""
+
+    def __init__(self, context: Any, pump: Pump, **where: Any) -> None:
+        self.got: list[Message] = []
+        self._pump = pump
+        self.sockets = EventSockets(context, "127.0.0.1", connect_s=2.0, wake=lambda: pump.wake(self), **where)
+
+    def step(self) -> bool:
+        self.sockets.look()
+        message = self.sockets.replay() or self.sockets.live()
+        if message is not None:
+            self.got.append(message)
+            if message[0] == "end":
+                self.sockets.end_replay()
+            return True
+        return not self.sockets.rest()
+
+    def numbers(self, kind: str) -> list[int]:
+        return [number for what, number, _ in self.got if what == kind]
+
+
+Opens = Callable[..., Reader]
+
+
+@pytest.fixture
+async def opens() -> AsyncIterator[Opens]:
+    context = kv_sockets.make_context()
+    pump = Pump(busy=lambda: False)
+    turning = asyncio.create_task(pump.run())
+    made: list[Reader] = []
+
+    def one(port: int, replay_port: int | None = None, topic: str | None = "kv") -> Reader:
+        reader = Reader(context, pump, port=port, replay_port=replay_port, topic=topic)
+        made.append(reader)
+        return reader
+
+    yield one
+    for reader in made:
+        reader.sockets.close()
+        reader.sockets.close()
+        pump.drop(reader)
+    turning.cancel()
+    context.destroy(linger=0)
+
+
+async def test_live_batches_come_in_order_with_their_numbers(source: FakeSource, opens: Opens) -> None:
+    reader = opens(source.port)
+    assert await source.subscribed() == [b"kv"]
+    for _ in range(500):
+        source.say("x")
+    await until(lambda: len(reader.got) == 500)
+    assert reader.numbers("live") == list(range(500))
+    assert reader.got[0][2] == source.kept[0]
+    assert reader.sockets.established.is_set()
+    assert not reader.sockets.lost
+
+
+async def test_only_the_very_topic_counts_and_a_message_of_another_shape_is_named(source: FakeSource, opens: Opens) -> None:
+    reader = opens(source.port)
+    await source.subscribed()
+    eight = b"\0" * 8
+    for frames in ((b"other", eight, b"p"), (b"kv2", eight, b"p"), (b"kv", b"1", b"p"), (b"kv", eight), (b"kv", eight, b"p", b"")):
+        source.send(*frames)
+    source.send(b"kv", eight, b"good")
+    await until(lambda: len(reader.got) == 5)
+    assert [one[0] for one in reader.got] == ["topic", "malformed", "malformed", "malformed", "live"]
+    assert reader.got[-1] == ("live", 0, b"good")
+
+
+async def test_a_replay_of_more_than_any_high_water_mark_is_whole_however_slow_the_reader(source: FakeSource, opens: Opens) -> None:
+    for _ in range(6000):
+        source.say("x", live=False)
+    reader = opens(source.port, source.replay_port)
+    await source.subscribed()
+    reader.sockets.ask(1000)
+    await until(lambda: not reader.sockets.replaying)
+    assert reader.numbers("replay") == list(range(1000, 6000))
+    assert reader.got[-1][0] == "end"
+    assert source.asked == [1000]
+
+
+async def test_what_an_abandoned_replay_still_sends_is_not_taken_for_the_next_ones(source: FakeSource, opens: Opens) -> None:
+    source.send_end = False
+    source.say("x", live=False)
+    reader = opens(source.port, source.replay_port)
+    await source.subscribed()
+    reader.sockets.ask(0)
+    await until(lambda: reader.numbers("replay") == [0])
+    source.send_end = True
+    source.say("y", live=False)
+    reader.sockets.ask(1)
+    await until(lambda: not reader.sockets.replaying)
+    assert reader.numbers("replay") == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["gone", "nobody"])
+async def test_an_ended_or_refused_connection_is_said_and_never_made_again(source: FakeSource, opens: Opens, how: str) -> None:
+    if how == "gone":
+        reader = opens(source.port)
+        await source.subscribed()
+        await until(reader.sockets.established.is_set)
+        assert not reader.sockets.lost
+        await source.restart()
+    else:
+        port = source.port
+        await source.stop()
+        reader = opens(port)
+        await until(reader.sockets.established.is_set)
+        await source.start()
+    await until(lambda: reader.sockets.lost)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await source.subscribed()
+
+
+async def test_the_pump_turns_sources_in_turn_and_gives_the_loop_back(opens: Opens, source: FakeSource) -> None:
+    """However much one source has, another gets its message in the same slice, and the loop gets its turn after each slice."""
+    del opens, source
+
+    class Endless:
+        taken = 0
+
+        def step(self) -> bool:
+            self.taken += 1
+            return True
+
+    class Once(Endless):
+        def step(self) -> bool:
+            self.taken += 1
+            return False
+
+    pump = Pump(busy=lambda: True)
+    flood, quiet = Endless(), Once()
+    pump.wake(flood)
+    pump.wake(quiet)
+    assert pump.turn() is True
+    assert quiet.taken == 1
+    assert flood.taken > 1
+    turning = asyncio.create_task(pump.run())
+    for _ in range(20):
+        await asyncio.sleep(0)  # the loop goes on while the flood does
+    before = pump.slices
+    await until(lambda: pump.slices > before + 3)
+    pump.drop(flood)
+    await until(lambda: pump.turn() is False)
+    assert quiet.taken == 1
+    turning.cancel()
