@@ -7,6 +7,8 @@ from typing import get_args
 from django.db import models
 
 from namespaces.audit.states import State
+from routing.core.findings import SEVERITIES
+from routing.core.findings import State as FindingState
 from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaState, SharingLevel
 from tenants.models import TenantRow
 
@@ -283,3 +285,65 @@ class AuditRun(TenantRow):
 
     def __str__(self) -> str:
         return f"{self.trigger} {self.outcome or self.state}"
+
+
+class ReconciliationRun(TenantRow):
+    """One comparison of what routers, engines and the database say of the tenant. Runs that found nothing new are one row, counted by ``repeats``."""
+
+    state = models.CharField(max_length=16, choices=[(one, one) for one in ("queued", "running", "finished", "broken")], default="queued")
+    trigger = models.CharField(max_length=16)  # beat, demand, command
+    requested_by = models.CharField(max_length=254, blank=True, default="")
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    took_s = models.FloatField(null=True, blank=True)
+    repeats = models.IntegerField(default=1)
+    routers = models.IntegerField(null=True, blank=True)  # that were heard; None: Valkey did not answer
+    watching = models.IntegerField(default=0)
+    open = models.IntegerField(default=0)
+    opened = models.IntegerField(default=0)  # by this run, as the two below
+    resolved = models.IntegerField(default=0)
+    repairs = models.IntegerField(default=0)
+    dropped = models.IntegerField(default=0)  # beyond the bounds of one run
+    reason = models.CharField(max_length=300, blank=True, default="")
+    observed = models.JSONField(default=dict, blank=True)  # what the next run compares with; kept of the last one alone
+
+    class Meta(TenantRow.Meta):
+        constraints = [*TenantRow.Meta.constraints]
+        indexes = [models.Index(fields=["tenant", "-created_at"], name="reconciliation_run_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.trigger} {self.state}"
+
+
+class ReconciliationFinding(TenantRow):
+    """One contradiction, from when it was first seen until it was seen no more. It names its subject as text: findings outlive what they are about."""
+
+    kind = models.CharField(max_length=40)
+    severity = models.CharField(max_length=16, choices=[(one, one) for one in SEVERITIES])
+    state = models.CharField(max_length=16, choices=[(one.value, one.value) for one in FindingState])
+    subject_kind = models.CharField(max_length=16)
+    subject_id = models.CharField(max_length=500)
+    aspect = models.CharField(max_length=200, blank=True, default="")
+    subject = models.CharField(max_length=300)
+    explanation = models.CharField(max_length=1000)
+    mark = models.CharField(max_length=200, blank=True, default="")  # what a repair is for
+    first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    repairs = models.IntegerField(default=0)
+    repaired_at = models.DateTimeField(null=True, blank=True)
+    done = models.CharField(max_length=300, blank=True, default="")  # what the last repair did
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["tenant", "kind", "subject_kind", "subject_id", "aspect"],
+                condition=~models.Q(state="resolved"),
+                name="reconciliation_finding_once",
+            ),
+        ]
+        indexes = [models.Index(fields=["tenant", "state", "-created_at"], name="reconciliation_finding_state")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.state}"

@@ -1,0 +1,173 @@
+"""What reconciliation may find, and what becomes of a finding from run to run. Pure: time is an argument, rows are the caller's.
+
+A finding is *watched* before it is *open*, for as long as its kind is patient: routers report every second and engines are asked which build they
+are once a minute, so much of what differs for a moment is only late. It is *resolved* when it is not seen any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+Severity = Literal["info", "warning", "critical"]
+Repair = Literal["publish", "republish", "release", "observe", "audit"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+MAX_REPAIRS = 3  # of one finding for one reason; then it is left to people
+REPAIR_AGAIN_S = 300.0  # after the first; each later one waits twice as long
+
+
+class State(StrEnum):
+    WATCHING = "watching"
+    OPEN = "open"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of contradiction. ``linger_s`` is for events: how long one stays open after it was last seen."""
+
+    title: str
+    severity: Severity
+    patience_s: float = 0.0
+    linger_s: float = 0.0
+    repair: Repair | None = None
+    from_routers: bool = True  # rests on routers' reports: where none came, its absence says nothing
+
+
+KINDS: Mapping[str, Kind] = {
+    # snapshots and versions
+    "snapshot_unpublished": Kind("Configuration is not published", "warning", patience_s=15.0, repair="publish", from_routers=False),
+    "snapshot_ahead": Kind("Routers were given a newer configuration than the database has", "critical", from_routers=False),
+    "snapshot_refused": Kind("A router refuses the configuration", "critical", patience_s=5.0, repair="republish"),
+    "router_behind": Kind("A router runs an older configuration", "warning", patience_s=15.0),
+    "artifact_missing": Kind("A router lacks a tokenizer or template", "warning", patience_s=30.0),
+    # engines
+    "replica_unseen": Kind("No router knows this replica", "warning", patience_s=30.0),
+    "model_not_served": Kind("The engine does not serve the endpoint's model", "critical", patience_s=20.0),
+    "build_unnoticed": Kind("The engine is another build than was noted", "warning", patience_s=10.0, repair="observe"),
+    "build_unaudited": Kind("Another build that no audit has tried", "warning", patience_s=60.0, repair="audit", from_routers=False),
+    "build_disputed": Kind("Routers see different builds at one address", "warning", patience_s=150.0),
+    "block_size_changed": Kind("The block size changed", "warning", linger_s=3600.0),
+    "block_size_disputed": Kind("Block sizes that should be the same are not", "warning", patience_s=150.0),
+    "block_size_mixed": Kind("Replicas of one pool have different block sizes", "info", patience_s=60.0),
+    "capacity_changed": Kind("The cache has another size", "info", linger_s=3600.0),
+    "capacity_mixed": Kind("Replicas of one pool have caches of different sizes", "info", patience_s=60.0),
+    # residency
+    "residency_degraded": Kind("What a replica holds is not known exactly", "warning", patience_s=60.0),
+    "parity_broken": Kind("Tokens are counted differently here and at the engine", "warning", patience_s=30.0),
+    "reuse_contradicted": Kind("Engines reuse less, or more, than was predicted", "warning", patience_s=60.0),
+    # isolation
+    "assignment_void": Kind("A namespace is assigned where everybody is served", "info", repair="release", from_routers=False),
+    "assignment_dead": Kind("A replica is kept for a namespace that cannot come again", "warning", from_routers=False),
+    "assignment_idle": Kind("A replica is kept for a namespace that nobody uses", "info", from_routers=False),
+    "alarm_unaudited": Kind("An alarm that no audit has answered", "warning", repair="audit", linger_s=600.0, from_routers=False),
+    "alarm_contradicted": Kind("Audits pass, and alarms go on", "critical", linger_s=3600.0, from_routers=False),
+    # the fleet: the platform's
+    "no_router": Kind("No router reports", "critical", patience_s=15.0, from_routers=False),
+    "router_silent": Kind("A router has fallen silent", "warning", patience_s=10.0, from_routers=False),
+    "router_out_of_contact": Kind("A router serves an old configuration", "critical", patience_s=10.0),
+    "ghost_engine": Kind("Routers know an engine that is registered nowhere", "warning", patience_s=60.0),
+    "ghost_tenant": Kind("Routers know a tenant that does not exist", "critical", patience_s=60.0),
+    "deleted_tenant_served": Kind("A router serves a tenant that was deleted", "critical", patience_s=15.0, repair="publish"),
+}
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One contradiction. ``aspect`` tells apart several of one kind about one subject; ``mark`` is what a repair would be for: where it changes, what
+    was tried for the old one does not count. Not ``repairable``: the kind's repair would not help, or not be safe, here."""
+
+    kind: str
+    subject_kind: str
+    subject_id: str
+    aspect: str = ""
+    subject: str = ""
+    explanation: str = ""
+    mark: str = ""
+    repairable: bool = True
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.subject_kind, self.subject_id, self.aspect
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A finding as it is kept, unless it is resolved. Times are unix seconds."""
+
+    state: State
+    first_seen_s: float
+    last_seen_s: float
+    mark: str = ""
+    repairs: int = 0  # tried for ``mark``
+    repaired_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of one finding. ``finding`` None: it was not seen this time; ``after`` None: it was only watched, and is forgotten."""
+
+    key: Key
+    finding: Finding | None
+    after: Held | None
+    repair: Repair | None = None
+
+
+def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, blind: bool = False) -> tuple[Step, ...]:
+    """Hold what was found against what is kept, in order of keys. ``blind``: no router was heard, so what rests on their word is left as it is.
+
+    The same again, at the same time, changes nothing and repairs nothing.
+    """
+    seen: dict[Key, Finding] = {}
+    for finding in sorted(found):
+        seen.setdefault(finding.key, finding)
+    steps = [_seen(finding, held.get(key), now_s) for key, finding in seen.items()]
+    for key, before in held.items():
+        if key not in seen and not (blind and _from_routers(key)):
+            steps.append(_unseen(key, before, now_s))
+    return tuple(sorted(steps, key=lambda step: step.key))
+
+
+def _from_routers(key: Key) -> bool:
+    kind = KINDS.get(key[0])
+    return kind is not None and kind.from_routers
+
+
+def _seen(finding: Finding, before: Held | None, now_s: float) -> Step:
+    kind = KINDS[finding.kind]
+    first_s = now_s if before is None else before.first_seen_s
+    same = before is not None and before.mark == finding.mark
+    was_open = before is not None and before.state is State.OPEN
+    state = State.OPEN if was_open or now_s - first_s >= kind.patience_s else State.WATCHING
+    after = Held(
+        state=state,
+        first_seen_s=first_s,
+        last_seen_s=now_s,
+        mark=finding.mark,
+        repairs=before.repairs if before is not None and same else 0,
+        repaired_s=before.repaired_s if before is not None and same else None,
+    )
+    wanted = kind.repair if state is State.OPEN and finding.repairable and _may_repair(after, now_s) else None
+    if wanted is not None:
+        after = Held(after.state, first_s, now_s, after.mark, after.repairs + 1, now_s)
+    return Step(key=finding.key, finding=finding, after=after, repair=wanted)
+
+
+def _may_repair(held: Held, now_s: float) -> bool:
+    if held.repairs >= MAX_REPAIRS:
+        return False
+    return held.repaired_s is None or now_s - held.repaired_s >= REPAIR_AGAIN_S * 2 ** (held.repairs - 1)
+
+
+def _unseen(key: Key, before: Held, now_s: float) -> Step:
+    if before.state is State.WATCHING:
+        return Step(key=key, finding=None, after=None)
+    kind = KINDS.get(key[0])
+    if kind is not None and now_s - before.last_seen_s < kind.linger_s:
+        return Step(key=key, finding=None, after=before)
+    after = Held(State.RESOLVED, before.first_seen_s, before.last_seen_s, before.mark, before.repairs, before.repaired_s)
+    return Step(key=key, finding=None, after=after)

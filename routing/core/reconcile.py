@@ -1,0 +1,391 @@
+"""Holds what routers say against what the database says: views in, findings out. Pure, and blind to the order in which routers were read.
+
+:func:`of_tenant` is given one tenant's own objects and speaks of nothing else; of a granted pool it knows whether engines serve the tenant's
+endpoint, and names none. :func:`of_fleet` is for the platform. All times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from routing.core.findings import Finding
+
+CAPACITY_CHANGED = 0.05  # share; how many blocks fit differs a little between two starts of one engine
+CAPACITY_MIXED = 0.20
+ALARMS_CONTRADICT = 3
+KNOWN_STATES = ("exact", "warming")  # of residency: nothing to report
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What one router believes of one data-parallel rank's cache, and why. ``reason`` is a word of the router's own."""
+
+    rank: int
+    state: str
+    reason: str = ""
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWord:
+    """One router's word on one engine. Empty and None are "not said"."""
+
+    condition: str = ""
+    build: str = ""
+    models: frozenset[str] = frozenset()
+    block_tokens: int | None = None  # as the engine says on its metrics page
+    index_block_tokens: int | None = None  # as its events had it
+    capacity_tokens: int | None = None
+    ranks: tuple[Rank, ...] = ()
+    parity: str = ""  # why locally counted tokens are not used; empty: they are, or nothing is said
+    trust: str = ""  # a likely cause, where prediction and reuse contradict each other
+
+
+@dataclass(frozen=True, slots=True)
+class RouterWord:
+    """One router's report."""
+
+    router_id: str
+    at_s: float
+    state: str = "ready"
+    versions: Mapping[UUID, int] = field(default_factory=dict)
+    refused: Mapping[UUID, str] = field(default_factory=dict)
+    engines: Mapping[str, EngineWord] = field(default_factory=dict)  # by normalised URL
+    missing_artifacts: frozenset[str] = frozenset()  # hexadecimal SHA-256
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The one namespace that a replica is kept for. ``void``: it serves everybody. ``dead``: why its requests cannot come again."""
+
+    void: bool = False
+    dead: str = ""
+    idle_days: int | None = None  # at least so long nobody used it; None: it is used, or was not looked up
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFact:
+    """A replica of the tenant's own. ``*_before`` is what the last run noted."""
+
+    id: UUID
+    name: str
+    pool_id: UUID
+    pool: str
+    url: str
+    state: str
+    build: str = ""
+    unaudited_build: bool = False  # another build answers since, its pool is audited, and no audit has tried it
+    kv_events: bool = False
+    assignment: Assignment | None = None
+    block_tokens_before: int | None = None
+    capacity_tokens_before: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.pool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFact:
+    """An endpoint in service. ``urls`` are the addresses of its pool's active replicas; ``own``: the pool is the tenant's."""
+
+    id: UUID
+    name: str
+    pool_id: UUID
+    pool: str
+    own: bool
+    served_model: str
+    urls: tuple[str, ...] = ()
+    artifacts: tuple[tuple[str, str], ...] = ()  # (hexadecimal SHA-256, what it is)
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmFact:
+    """Alarms of the tenant's requests at one replica; ``replica`` is empty where it is the platform's."""
+
+    endpoint_id: UUID
+    endpoint: str
+    replica_id: UUID
+    replica: str
+    count: int
+    unaudited: bool
+    isolated: bool  # an audit passed before the first of them
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFacts:
+    """What the database and Valkey say of one tenant. ``published_version`` None: nothing; ``document``: the sealed document is there."""
+
+    tenant_id: UUID
+    slug: str
+    config_version: int
+    published_version: int | None
+    document: bool = True
+    replicas: tuple[ReplicaFact, ...] = ()
+    endpoints: tuple[EndpointFact, ...] = ()
+    alarms: tuple[AlarmFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """What the platform knows of all tenants together. ``routers_before``: when each router was last heard."""
+
+    urls: frozenset[str]
+    tenants: frozenset[UUID]  # living and deleted ones
+    deleted: Mapping[UUID, int] = field(default_factory=dict)  # the version of each tombstone
+    routers_before: Mapping[str, float] = field(default_factory=dict)
+
+
+# ---- one tenant ------------------------------------------------------------------------------------------------------------
+
+
+def of_tenant(facts: TenantFacts, routers: Iterable[RouterWord]) -> tuple[Finding, ...]:
+    """Everything about one tenant's own objects, sorted."""
+    words = sorted(routers, key=lambda router: router.router_id)
+    found: list[Finding] = [*_snapshot(facts), *_assignments(facts), *_alarms(facts)]
+    for router in words:
+        found += _applied(facts, router)
+    for replica in facts.replicas:
+        found += _replica(facts, replica, words)
+    for endpoint in facts.endpoints:
+        found += _served(facts, endpoint, words)
+        found += _artifacts(endpoint, words)
+    found += _pools(facts, words)
+    return tuple(sorted(found))
+
+
+def _snapshot(facts: TenantFacts) -> Iterator[Finding]:
+    held, wanted = facts.published_version, facts.config_version
+    about = ("tenant", str(facts.tenant_id))
+    if held is not None and held > wanted:
+        said = (
+            f"Routers were given version {held}, and the database is at {wanted}: it was probably restored from a backup. Routers refuse what is "
+            "older than what they run. Check what was lost (revoked keys above all), then make changes until the version is passed."
+        )
+        yield Finding("snapshot_ahead", *about, subject=facts.slug, explanation=said)
+    elif held is None or held < wanted or not facts.document:
+        there = "nothing" if held is None or not facts.document else f"version {held}"
+        said = f"The configuration is at version {wanted} and Valkey holds {there}, so routers cannot have it."
+        yield Finding("snapshot_unpublished", *about, subject=facts.slug, explanation=said, mark=str(wanted))
+
+
+def _applied(facts: TenantFacts, router: RouterWord) -> Iterator[Finding]:
+    about = ("router", router.router_id)
+    refused, version = facts.tenant_id in router.refused, router.versions.get(facts.tenant_id)
+    if refused:
+        reason = router.refused[facts.tenant_id]
+        runs = "nothing" if version is None else f"version {version}"
+        why = "it is older than what it runs" if reason == "rollback" else "it does not open, or holds what this router does not know"
+        said = f"Router {router.router_id} refused the newest document ({why}) and goes on with {runs}."
+        yield Finding("snapshot_refused", *about, subject=router.router_id, explanation=said, mark=reason, repairable=reason != "rollback")
+    elif (version or 0) < min(facts.config_version, facts.published_version or 0):
+        runs = "does not know this tenant yet" if version is None else f"runs version {version}"
+        said = f"Router {router.router_id} {runs}; version {facts.published_version} is published."
+        yield Finding("router_behind", *about, subject=router.router_id, explanation=said)
+
+
+def _assignments(facts: TenantFacts) -> Iterator[Finding]:
+    for replica in facts.replicas:
+        assignment, about = replica.assignment, ("replica", str(replica.id))
+        if assignment is None:
+            continue
+        if assignment.void:
+            said = f"{replica.label} serves every namespace, and one is still noted as its only one. The note has no effect and is taken away."
+            yield Finding("assignment_void", *about, subject=replica.label, explanation=said)
+        elif assignment.dead:
+            said = (
+                f"{replica.label} serves one namespace only, and that one cannot come again: {assignment.dead}. Restart the engine: with its cache "
+                "empty, the next namespace that asks is given the replica. An audit that passes frees it too."
+            )
+            yield Finding("assignment_dead", *about, subject=replica.label, explanation=said)
+        elif assignment.idle_days is not None:
+            said = f"{replica.label} serves one namespace only, and nobody has used it for {assignment.idle_days} days. A restart frees the replica."
+            yield Finding("assignment_idle", *about, subject=replica.label, explanation=said)
+
+
+def _alarms(facts: TenantFacts) -> Iterator[Finding]:
+    for alarm in facts.alarms:
+        # A replica of the platform's is told apart by what the tenant knows: its own endpoint. The id is an aspect for the repair alone.
+        about = ("endpoint", str(alarm.endpoint_id), str(alarm.replica_id))
+        where = f"{alarm.replica} through {alarm.endpoint}" if alarm.replica else f"the granted pool through {alarm.endpoint}"
+        many = "1 request" if alarm.count == 1 else f"{alarm.count} requests"
+        if alarm.unaudited:
+            said = f"{many} at {where} reported more cached tokens than the namespace could own, and no audit was ordered since."
+            yield Finding("alarm_unaudited", *about, subject=alarm.endpoint, explanation=said)
+        elif alarm.isolated and alarm.count >= ALARMS_CONTRADICT:
+            said = (
+                f"{many} at {where} reported more cached tokens than the namespace could own although audits passed. Either the engine's count is "
+                "wrong, or two namespaces share what no audit tries: look at those decisions."
+            )
+            yield Finding("alarm_contradicted", *about, subject=alarm.endpoint, explanation=said)
+
+
+# ---- engines ---------------------------------------------------------------------------------------------------------------
+
+
+def _said(words: Sequence[RouterWord], url: str) -> list[tuple[str, EngineWord]]:
+    return [(router.router_id, router.engines[url]) for router in words if url in router.engines]
+
+
+def _replica(facts: TenantFacts, replica: ReplicaFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
+    """What is to be said of one own replica."""
+    about, label = ("replica", str(replica.id)), replica.label
+    said = _said(words, replica.url)
+    if replica.unaudited_build:
+        text = f"{label} answers with another build than the one that audits proved, and no audit has tried it yet."
+        yield Finding("build_unaudited", *about, subject=label, explanation=text, mark=replica.build)
+    if not said:
+        current = [router for router in words if router.versions.get(facts.tenant_id, 0) >= facts.config_version]
+        if current and replica.state != "paused" and _is_used(facts, replica.pool_id, current):
+            text = f"{label} is registered and in use, and none of {len(current)} routers that run this configuration knows it."
+            yield Finding("replica_unseen", *about, subject=label, explanation=text)
+        return
+    yield from _build(replica, said)
+    yield from _block_size(replica, said)
+    sizes = _sizes(words, replica.url)
+    before = replica.capacity_tokens_before
+    if sizes and before and abs(max(sizes) - before) > CAPACITY_CHANGED * before:
+        text = f"The cache of {label} held {before} tokens and holds {max(sizes)} now."
+        yield Finding("capacity_changed", *about, subject=label, explanation=text)
+    yield from _residency(replica, said)
+    for kind, texts in (("parity_broken", [word.parity for _, word in said]), ("reuse_contradicted", [word.trust for _, word in said])):
+        reasons = sorted({text for text in texts if text})
+        if reasons:
+            yield Finding(kind, *about, subject=label, explanation=f"{label}: {'; '.join(reasons)}.")
+
+
+def _is_used(facts: TenantFacts, pool_id: UUID, words: Sequence[RouterWord]) -> bool:
+    """Whether routers should know the pool's engines: an endpoint sits on it, or they do know one (a granted pool's endpoints are others')."""
+    if any(endpoint.pool_id == pool_id for endpoint in facts.endpoints):
+        return True
+    return any(one.url in router.engines for one in facts.replicas if one.pool_id == pool_id for router in words)
+
+
+def _build(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
+    about, label = ("replica", str(replica.id)), replica.label
+    builds = sorted({word.build for _, word in said if word.build})
+    if len(builds) > 1:
+        text = f"Routers see {len(builds)} builds at the address of {label}: several engines answer there, or it is being replaced."
+        yield Finding("build_disputed", *about, subject=label, explanation=text)
+    elif builds and replica.build and builds[0] != replica.build:
+        text = f"Routers see another build of {label} than was noted. It is noted now, and the engine is unverified until an audit passes."
+        yield Finding("build_unnoticed", *about, subject=label, explanation=text, mark=builds[0])
+
+
+def _block_size(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
+    about, label = ("replica", str(replica.id)), replica.label
+    sizes = sorted({word.block_tokens for _, word in said if word.block_tokens})
+    indexed = sorted({word.index_block_tokens for _, word in said if word.index_block_tokens})
+    if len(sizes) > 1 or (indexed and sizes and set(indexed) != set(sizes)):
+        engines, routers = (", ".join(str(size) for size in some) for some in (sizes, indexed or sizes))
+        text = f"{label} says its blocks hold {engines} tokens and routers count in {routers}: what they believe of its cache is off."
+        yield Finding("block_size_disputed", *about, subject=label, explanation=text)
+    before = replica.block_tokens_before
+    if len(sizes) == 1 and before and sizes[0] != before:
+        text = f"The blocks of {label} held {before} tokens and hold {sizes[0]} now: nothing that was cached before is found again."
+        yield Finding("block_size_changed", *about, subject=label, explanation=text)
+
+
+def _residency(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
+    """Only where events are declared: without them, history is all that there is."""
+    if not replica.kv_events:
+        return
+    bad = [(router_id, rank) for router_id, word in said for rank in word.ranks if rank.state not in KNOWN_STATES]
+    if not bad:
+        return
+    parts = []
+    for router_id, rank in sorted(bad, key=lambda pair: (pair[0], pair[1].rank, pair[1].state)):
+        why = f" ({rank.reason})" if rank.reason else ""
+        parts.append(f"{router_id}{f' rank {rank.rank}' if rank.rank else ''}: {rank.state}{why}")
+    since = min((rank.since_s for _, rank in bad if rank.since_s is not None), default=None)
+    text = f"KV events are declared for {replica.label}, and routers cannot rely on them: {'; '.join(parts[:8])}."
+    mark = "" if since is None else str(int(since))
+    yield Finding("residency_degraded", "replica", str(replica.id), subject=replica.label, explanation=text, mark=mark)
+
+
+def _sizes(words: Sequence[RouterWord], url: str) -> set[int]:
+    return {word.capacity_tokens for _, word in _said(words, url) if word.capacity_tokens}
+
+
+def _served(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
+    """Engines that answer, and list their models, and not this one. Of a granted pool only whether there is one."""
+    missing, named = [], {replica.url: replica.label for replica in facts.replicas if replica.pool_id == endpoint.pool_id}
+    heard = 0
+    for url in sorted(set(endpoint.urls)):
+        lists = [word.models for _, word in _said(words, url) if word.models]
+        heard += bool(lists)
+        if lists and not any(endpoint.served_model in models for models in lists):
+            missing.append(named.get(url, ""))
+    if not missing:
+        return
+    about, wants = ("endpoint", str(endpoint.id)), f"{endpoint.name} asks for the model {endpoint.served_model}, which "
+    if endpoint.own:
+        text = f"{wants}{', '.join(sorted(missing)[:8])} {'does' if len(missing) == 1 else 'do'} not serve. Was it replaced by another model?"
+    else:
+        text = f"{wants}{'no engine' if len(missing) == heard else 'not every engine'} of the granted pool {endpoint.pool} serves."
+    yield Finding("model_not_served", *about, subject=endpoint.name, explanation=text)
+
+
+def _artifacts(endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
+    for digest, what in endpoint.artifacts:
+        without = [router.router_id for router in words if digest in router.missing_artifacts]
+        if without:
+            text = f"The {what} of {endpoint.name} has not reached {', '.join(without[:8])}: prompts are matched by history there, not by tokens."
+            yield Finding("artifact_missing", "endpoint", str(endpoint.id), digest, subject=endpoint.name, explanation=text)
+
+
+def _pools(facts: TenantFacts, words: Sequence[RouterWord]) -> Iterator[Finding]:
+    pools: dict[UUID, list[ReplicaFact]] = {}
+    for replica in facts.replicas:
+        if replica.state != "paused":
+            pools.setdefault(replica.pool_id, []).append(replica)
+    for pool_id, replicas in pools.items():
+        about, name = ("pool", str(pool_id)), replicas[0].pool
+        blocks = sorted({word.block_tokens for one in replicas for _, word in _said(words, one.url) if word.block_tokens})
+        if len(blocks) > 1:
+            text = f"Blocks in {name} hold {', '.join(str(size) for size in blocks)} tokens, so every prompt is hashed once for each size."
+            yield Finding("block_size_mixed", *about, subject=name, explanation=text)
+        sizes = [max(found) for one in replicas if (found := _sizes(words, one.url))]
+        if sizes and min(sizes) < (1 - CAPACITY_MIXED) * max(sizes):
+            text = f"Caches in {name} hold from {min(sizes)} to {max(sizes)} tokens; the smallest forgets first."
+            yield Finding("capacity_mixed", *about, subject=name, explanation=text)
+
+
+# ---- the fleet -------------------------------------------------------------------------------------------------------------
+
+
+def of_fleet(facts: FleetFacts, routers: Iterable[RouterWord]) -> tuple[Finding, ...]:
+    """What is nobody's own: routers, and what they know that the database does not. For the platform, sorted."""
+    words = sorted(routers, key=lambda router: router.router_id)
+    found: list[Finding] = []
+    if not words:
+        found.append(Finding("no_router", "fleet", "routers", subject="routers", explanation="No router reports: none runs, or none reaches Valkey."))
+    heard = {router.router_id for router in words}
+    for router_id in sorted(facts.routers_before.keys() - heard):
+        text = (
+            f"Router {router_id} reported before and does not now: it was stopped, or has lost Valkey. If it is gone for good, this ends in an hour."
+        )
+        found.append(Finding("router_silent", "router", router_id, subject=router_id, explanation=text))
+    for router in words:
+        if router.state in ("stale", "expired"):
+            text = f"Router {router.router_id} says {router.state}: it has had no word from Valkey for too long, and serves what it last knew."
+            found.append(Finding("router_out_of_contact", "router", router.router_id, subject=router.router_id, explanation=text))
+    found += _ghosts(facts, words)
+    return tuple(sorted(found))
+
+
+def _ghosts(facts: FleetFacts, words: Sequence[RouterWord]) -> Iterator[Finding]:
+    for url in sorted({url for router in words for url in router.engines} - facts.urls):
+        knowing = ", ".join([router.router_id for router in words if url in router.engines][:8])
+        text = f"{knowing} still know an engine at {url}, and no pool has it: an older configuration is in force there, or a request still runs."
+        yield Finding("ghost_engine", "engine", url, subject=url, explanation=text)
+    for tenant_id in sorted({tenant_id for router in words for tenant_id in router.versions} - facts.tenants, key=str):
+        text = f"Routers serve a tenant {tenant_id} that is in no database: Valkey, or a router's state, is another installation's."
+        yield Finding("ghost_tenant", "tenant", str(tenant_id), subject=str(tenant_id), explanation=text)
+    for tenant_id, version in sorted(facts.deleted.items(), key=lambda item: str(item[0])):
+        serving = [router.router_id for router in words if 0 < router.versions.get(tenant_id, 0) < version]
+        if serving:
+            text = f"{', '.join(serving[:8])} still serve tenant {tenant_id}, which was deleted: its keys open there until the tombstone arrives."
+            yield Finding("deleted_tenant_served", "tenant", str(tenant_id), subject=str(tenant_id), explanation=text)
