@@ -117,10 +117,20 @@ def asks_usage(value: dict[str, Any]) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def edit(body: Body, *, engine: Engine, salt: str, served_model: str) -> bytes:
+def _with(raw: bytes, name: str, value: str) -> bytes:
+    """An object member with one member more, or another value of it; null counts as empty, anything else but an object is left alone."""
+    try:
+        inner = {} if raw == b"null" else {known: bytes(written) for known, written in _members.decode(raw).items()}
+    except msgspec.ValidationError:
+        return raw
+    return _join({**inner, name: value.encode()}.items())
+
+
+def edit(body: Body, *, engine: Engine, salt: str, served_model: str, full_report: bool = False) -> bytes:
     """The bytes for the engine: what clients may not set taken out, the served model's name and the salt put in.
 
-    Streams always report usage; when the client did not ask, the relay hides that chunk again.
+    Streams always report usage; when the client did not ask, the relay hides that chunk again. ``full_report`` asks the engine, where it knows how,
+    to report every cached block that the request reuses.
 
     Raises:
         SaltError: the result does not carry exactly our salt (a mistake of ours).
@@ -143,6 +153,9 @@ def edit(body: Body, *, engine: Engine, salt: str, served_model: str) -> bytes:
         edited["stream_options"] = _stream_options(None, asked=False)
     for name, written in engine.forced.items():
         edited[name] = written.encode()
+    if full_report and engine.full_report is not None:
+        member, name, written = engine.full_report
+        edited[member] = _with(edited.get(member, b"null"), name, written)
     if engine.salt_field is not None:
         edited[engine.salt_field] = _encode(salt)
     outgoing = _join(edited.items())

@@ -12,4 +12,5 @@ ENGINE = Engine(
     stripped_inside=INSIDE,
     forced={},
     proof="live engine",
+    full_report=("vllm_xargs", "kv_cache_report_mode", '"full"'),
 )

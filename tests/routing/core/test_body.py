@@ -129,3 +129,24 @@ def test_every_engine_states_what_it_strips() -> None:
     engine: Engine
     for engine in ENGINES.values():
         assert {"cache_salt", "kv_transfer_params", "request_id", "priority"} <= engine.stripped
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"", {"kv_cache_report_mode": "full"}),
+        (b',"vllm_xargs":null', {"kv_cache_report_mode": "full"}),
+        (b',"vllm_xargs":{"a":1.50,"session_id":"s"}', {"a": 1.5, "kv_cache_report_mode": "full"}),
+        (b',"vllm_xargs":{"kv_cache_report_mode":"none"}', {"kv_cache_report_mode": "full"}),
+        (b',"vllm_xargs":[7]', [7]),
+    ],
+)
+def test_a_full_report_is_asked_for_by_us_alone(sent: bytes, expected: object) -> None:
+    body = bodies.read(b'{"model":"m","prompt":"hi"' + sent + b"}")
+    asked = msgspec.json.decode(bodies.edit(body, engine=ENGINES["vllm"], salt=SALT, served_model="s", full_report=True))
+    assert asked["vllm_xargs"] == expected
+    assert asked["cache_salt"] == SALT
+    silent = msgspec.json.decode(bodies.edit(body, engine=ENGINES["vllm"], salt=SALT, served_model="s"))
+    assert "full" not in str(silent.get("vllm_xargs"))
+    other = bodies.edit(body, engine=ENGINES["sglang"], salt=SALT, served_model="s", full_report=True)
+    assert b"full" not in other

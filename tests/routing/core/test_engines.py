@@ -45,3 +45,12 @@ def test_what_we_set_ourselves_is_never_the_clients(engine: Engine) -> None:
 def test_content_of_a_prompt_is_never_stripped(engine: Engine) -> None:
     assert not engine.stripped & {"messages", "prompt", "input", "tools", "response_format", "metadata", "model", "stream", "max_tokens"}
     assert not set(engine.stripped_inside) & {"messages", "prompt", "input", "tools", "response_format", "metadata"}
+
+
+@engines
+def test_only_we_may_ask_for_full_reports(engine: Engine) -> None:
+    if engine.full_report is not None:
+        member, name, written = engine.full_report
+        assert name in engine.stripped_inside[member]
+        msgspec.json.decode(written)
+    assert (engine.full_report is not None) == (engine.family == "vllm")
