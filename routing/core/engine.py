@@ -12,9 +12,9 @@ class Engine:
 
     ``salt_field`` is the body member that carries the salt; None means that the family cannot keep two namespaces apart inside one process, so a
     replica serves one namespace only. ``stripped`` are top-level members that clients may not set; ``stripped_inside`` maps a top-level member to
-    members inside it. ``forced`` members are written by us whatever the client sent. ``full_report`` is the member, the name inside it and the raw JSON
-    by which a request makes the engine report all cached blocks it reuses, among its events; None: it has no such thing. ``proof`` says how far the
-    adapter was tried.
+    members inside it. ``forced`` members are written by us whatever the client sent. ``full_report`` is the member, the name inside it and the raw
+    JSON by which a request makes the engine report, among its events, all cached blocks that it reuses; None: it has no such thing. ``proof`` says
+    how far the adapter was tried.
     """
 
     family: str
