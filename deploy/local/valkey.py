@@ -32,7 +32,7 @@ USERS: Mapping[str, str] = {
     "worker": f"~saltroute:* &saltroute:* {_CELERY} +@all -@admin -@dangerous +info {_CONNECTION}",
     # a router reads configuration, reports itself and appends records; no key of Celery, no other channel
     "router": (
-        "%R~saltroute:snap:* %R~saltroute:versions ~saltroute:router:* %W~saltroute:records &saltroute:announce "
+        "%R~saltroute:snap:* %R~saltroute:versions %R~saltroute:artifact:* ~saltroute:router:* %W~saltroute:records &saltroute:announce "
         f"{_CONNECTION} +get +mget +strlen +exists +hget +hmget +hgetall +hlen +set +setex +expire +pexpire +del "
         "+xadd +subscribe +unsubscribe +multi +exec +discard"
     ),

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from routing.dataplane import doors, upstream
 from routing.dataplane.config import Config, Secrets
+from routing.dataplane.feeds.artifacts import ArtifactFeed
 from routing.dataplane.feeds.load import LoadFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.keys import Keys
@@ -64,8 +65,11 @@ class Router:
             tokens=TokenDesk(prompts=Prompts()),
         )
         metrics.registry.register(PlaneCollector(self.plane))
-        self.snapshots = SnapshotFeed(self.plane, Keys(secrets))
+        keys = Keys(secrets)
+        self.snapshots = SnapshotFeed(self.plane, keys)
         self.load = LoadFeed(self.plane)
+        self.artifacts = ArtifactFeed(self.plane, keys)
+        self.plane.tokens.artifacts = self.artifacts.status
         self._probes = ProbeDoor(secrets.publish_public_key)
         self._valkey = _connect(config.valkey_url)
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,6 +92,7 @@ class Router:
             self._run(self.snapshots.report(self._valkey), "report")
             self._run(self.plane.telemetry.run(self._valkey), "records")
         self._run(self.load.run(), "load")
+        self._run(self.artifacts.run(self._valkey), "artifacts")
         await self._listen(doors.public_door(self.plane), self.config.port)
         await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)

@@ -52,6 +52,9 @@ class Metrics:
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
             registry=self.registry,
         )
+        self.artifacts_fetched = Counter("saltroute_artifacts_fetched", "Artifacts taken in, by source", ["source"], registry=self.registry)
+        self.artifacts_refused = Counter("saltroute_artifacts_refused", "Artifacts not used, by reason", ["reason"], registry=self.registry)
+        self.artifacts_dropped = Counter("saltroute_artifacts_dropped", "Artifacts over a bound, by where", ["where"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
 
     def page(self) -> bytes:

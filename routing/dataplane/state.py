@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from statistics import median
@@ -27,6 +27,7 @@ from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
 from routing.core.residency import HistoryIndex
 from routing.dataplane.config import Config
+from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.telemetry import Telemetry
 from routing.dataplane.tokens import TokenDesk
@@ -69,6 +70,7 @@ class Engine:
     waiting: float | None = None  # requests in its queue, as it last said
     facts: Facts = field(default_factory=Facts)
     facts_due_s: float = 0.0  # monotonic; when to ask again which build it is
+    sources: tuple[Source, ...] | None = None  # where it says it publishes KV events; None: not asked yet
     sequences: int = 0  # answers that this router asked of it since its process began; after a restart also those that either process got
     sequences_scraped: int = 0  # as of the latest scrape
     counts_requests: bool = False  # it says how many requests it finished
@@ -122,6 +124,10 @@ class Engine:
         return self.scrape.foreign_waiting * self.mean_uncached_tokens * faded, self.scrape.foreign_running * faded
 
 
+def _nobody_listens(_engine: Engine) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class EndpointState:
     """What is learned of one endpoint, hence from one tenant's requests alone."""
@@ -151,6 +157,7 @@ class Plane:
     fresh_session: aiohttp.ClientSession  # never reuses a connection
     workers: Executor  # parsing and hashing of large bodies
     tokens: TokenDesk
+    swapped: asyncio.Event = field(default_factory=asyncio.Event)  # another view is in force; the artifact feed waits for it
     view: PlaneView = EMPTY
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
@@ -164,6 +171,7 @@ class Plane:
     cutting: bool = False  # the drain deadline has passed
     replicas: Mapping[str, ReplicaView] = field(default_factory=dict)  # the engines in the view, by URL
     used_by: Mapping[str, frozenset[UUID]] = field(default_factory=dict)  # ids of the endpoints that reach an engine, by URL
+    on_start: Callable[[Engine], None] = _nobody_listens  # told whenever an engine's start time was read
     tasks: set[asyncio.Task[object]] = field(default_factory=set)  # requests in flight, to be cut at the drain deadline
 
     def engine(self, url: str) -> Engine:
@@ -180,6 +188,7 @@ class Plane:
     def swap(self, view: PlaneView) -> None:
         """Put a new configuration in force and forget what no tenant names any more. Requests under way keep the view they began with."""
         self.view = view
+        self.swapped.set()
         self.feed.loaded = True
         self.replicas, self.used_by = view.reach()
         for url in self.replicas:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
@@ -51,6 +52,11 @@ class TokenDesk:
 
     prompts: Prompts
     mismatched: set[UUID] = field(default_factory=set)
+    artifacts: Callable[[], dict[str, object]] = dict  # what the artifact feed says of itself, for the router's report
+
+    def report(self) -> dict[str, object]:
+        """What the router's report says of exact tokens."""
+        return {"artifacts": self.artifacts()}
 
 
 def ns_key(namespace: Namespace) -> bytes:

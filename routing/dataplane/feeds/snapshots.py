@@ -193,6 +193,7 @@ class SnapshotFeed:
             "in_flight": plane.in_flight,
             "replicas": plane.engine_report(time.monotonic()),
             "unserved": plane.unserved.report(time.monotonic()),
+            "tokens": plane.tokens.report(),
         }
         return msgspec.json.encode(report)
 
