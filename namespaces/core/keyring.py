@@ -3,7 +3,8 @@
     root key (routers and the ``keys`` worker alone)
       |- tenant key, one per tenant and version   AES-256-GCM, associated data = tenant, version, purpose
       |- seal key pair (X25519)                   anybody with the public half seals; only a holder of the root opens
-      `- state key                                AES-256-GCM for the routers' snapshot on disk
+      |- state key                                AES-256-GCM for the routers' snapshot on disk
+      `- sibling key, one per router process      AES-256-GCM for what routers tell one another, nonce = the message's counter
 
 Nothing here reads a file or a clock. Nonces are arguments, except inside HPKE, which draws its own ephemeral key.
 """
@@ -11,7 +12,7 @@ Nothing here reads a file or a clock. Nonces are arguments, except inside HPKE, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 from uuid import UUID
@@ -27,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
+PROCESS_BYTES = 16
 _HPKE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 T = TypeVar("T")
 
@@ -117,6 +119,34 @@ def open_state(root: bytes, locked: bytes) -> bytes:
         raise KeyringError("router state does not open") from None
 
 
+class SiblingSeal:
+    """Seals and opens the messages of one router process (16 random bytes name it). No two messages of a process may have one ``counter``."""
+
+    __slots__ = ("_ciphers",)
+
+    def __init__(self, roots: Sequence[bytes], process: bytes) -> None:
+        if len(process) != PROCESS_BYTES:
+            raise KeyringError("a router process has a name of 16 bytes")
+        self._ciphers = tuple(AESGCM(_derive(root, "siblings " + process.hex())) for root in roots)
+
+    def seal(self, counter: int, plaintext: bytes, associated: bytes) -> bytes:
+        """Encrypt under the current root."""
+        return self._ciphers[0].encrypt(counter.to_bytes(NONCE_BYTES, "big"), plaintext, associated)
+
+    def open(self, counter: int, sealed: bytes, associated: bytes) -> bytes:
+        """Open a message of this process.
+
+        Raises:
+            KeyringError: another process's, another counter's or another root's; or damage.
+        """
+        for cipher in self._ciphers:
+            try:
+                return cipher.decrypt(counter.to_bytes(NONCE_BYTES, "big"), sealed, associated)
+            except (InvalidTag, ValueError):
+                continue
+        raise KeyringError("sibling's message does not open")
+
+
 def publish_public_key(seed: bytes) -> bytes:
     """The Ed25519 public key (32 bytes) by which routers know the publisher."""
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
@@ -179,6 +209,10 @@ class Roots:
             KeyringError: none of them locked it.
         """
         return self._first(lambda root: open_state(root, locked))[0]
+
+    def sibling_seal(self, process: bytes) -> SiblingSeal:
+        """The seal of one router process's messages."""
+        return SiblingSeal(self.secrets, process)
 
     def rewrap(self, tenant_id: UUID, version: int, wrapped: bytes, nonce: bytes) -> bytes | None:
         """The same tenant key wrapped under the current root; None if it is already.

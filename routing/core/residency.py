@@ -3,7 +3,7 @@
 Advice, never law: a wrong entry costs milliseconds. The index is keyed by namespace first, so no namespace sees or influences another's.
 An entry is *pending* from dispatch, *inferred* from the first byte on, and fades with age; it is dropped on refusal. Each replica's entries are
 bounded by what its cache can hold, leaves first, as engines evict. Every entry is some *owner's* (a tenant's): who holds most of a full replica pays
-first, and nobody is pushed below an equal share, so that no tenant can evict what another's modest traffic taught. Memory: about 260 bytes an entry.
+first, and nobody is pushed below an equal share, so that no tenant can evict what another's modest traffic taught. Memory: about 270 bytes an entry.
 
 Where history was lost (evicted, or a prompt of which nobody knows whether it ran) the namespace has a *gap* there until the replica is forgotten:
 :meth:`HistoryIndex.explained` then says that it cannot tell.
@@ -16,7 +16,8 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import islice
+from typing import Literal, NamedTuple
 
 from routing.core.prefix import DIGEST_BYTES
 
@@ -46,12 +47,21 @@ class Match:
 NO_MATCH = Match(blocks=0, confidence=0.0, source=None, age_s=0.0)
 
 
+class Resident(NamedTuple):
+    """A block that an answer showed resident, as one index tells another. Keys are namespace + digest."""
+
+    key: bytes
+    parent: bytes | None
+    inferred_at_s: float
+
+
 @dataclass(slots=True)
 class _Entry:
     since: int  # ticket of the dispatch that made the entry: earlier ones never counted on it
     last: int  # ticket of the latest dispatch that used it
     pending: int  # dispatches in flight that will make it resident
     inferred_at_s: float | None  # last time an answer showed it resident
+    parent: bytes | None  # key of the block before it; a chain's digest has one parent only
 
     @property
     def source(self) -> Source:
@@ -189,11 +199,13 @@ class HistoryIndex:
         if not digests:
             return ticket
         entries = held.owners.setdefault(owner, OrderedDict())
-        for digest in reversed(digests):  # root last: it is the most recently used, so leaves are evicted first
-            key = namespace + digest
+        keys = [namespace + digest for digest in digests]
+        for place in range(len(keys) - 1, -1, -1):  # root last: it is the most recently used, so leaves are evicted first
+            key = keys[place]
             entry = entries.get(key)
             if entry is None:
-                entries[key] = _Entry(since=ticket, last=ticket, pending=1, inferred_at_s=None)
+                parent = keys[place - 1] if place else None
+                entries[key] = _Entry(since=ticket, last=ticket, pending=1, inferred_at_s=None, parent=parent)
                 held.size += 1
             else:
                 entry.pending += 1
@@ -206,7 +218,7 @@ class HistoryIndex:
         """The prompt's prefill ran (first byte seen, or cancelled after upstream headers): pending becomes inferred."""
         for _, entry in self._counted(namespace, digests, replica, ticket, owner):
             entry.pending -= 1
-            entry.inferred_at_s = now_s
+            entry.inferred_at_s = now_s if entry.inferred_at_s is None else max(now_s, entry.inferred_at_s)  # a sibling's word may come late
 
     def dropped(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"", certain: bool = True) -> None:
         """The prompt was refused or never arrived: what only it promised is forgotten. Not ``certain``: it may have run all the same."""
@@ -229,6 +241,57 @@ class HistoryIndex:
             entry = entries.get(key)
             if entry is not None and entry.since <= ticket:
                 yield key, entry
+
+    def known(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
+        """How many leading blocks are in the index, whatever their evidence; not counted as a look-up."""
+        held = self._replicas.get(replica)
+        entries = _NONE if held is None else held.held(owner)
+        return _first(range(len(digests)), lambda position: namespace + digests[position] not in entries)
+
+    def chain_to(self, namespace: bytes, digest: bytes, replica: str, *, owner: bytes = b"") -> tuple[bytes, ...] | None:
+        """The digests from a prompt's beginning to ``digest``; None where that is not in the index."""
+        held = self._replicas.get(replica)
+        entries = _NONE if held is None else held.held(owner)
+        chain: list[bytes] = []
+        key: bytes | None = namespace + digest
+        while key is not None:
+            entry = entries.get(key)
+            if entry is None:
+                return None
+            chain.append(key[-DIGEST_BYTES:])
+            key = entry.parent
+        return tuple(reversed(chain))
+
+    def owners(self, replica: str) -> dict[bytes, int]:
+        """Blocks held at ``replica``, by owner."""
+        held = self._replicas.get(replica)
+        return {} if held is None else {owner: len(entries) for owner, entries in held.owners.items()}
+
+    def recent(self, replica: str, owner: bytes, most: int) -> list[Resident]:
+        """Up to ``most`` of an owner's most recently used blocks that an answer showed, oldest first. With a block come all before it."""
+        held = self._replicas.get(replica)
+        entries = _NONE if held is None else held.held(owner)
+        newest = ((key, entry) for key, entry in reversed(entries.items()) if entry.inferred_at_s is not None)
+        return [Resident(key, entry.parent, entry.inferred_at_s or 0.0) for key, entry in islice(newest, most)][::-1]
+
+    def restore(self, residents: Sequence[Resident], replica: str, *, owner: bytes = b"") -> None:
+        """Take in what another index's :meth:`recent` gave, in that order and whole: a block without all before it must not get in. What is known
+        already keeps the younger of both evidences."""
+        if not residents:
+            return
+        self._dispatches += 1
+        held = self._replicas.setdefault(replica, _Replica(self._capacity_blocks))
+        entries = held.owners.setdefault(owner, OrderedDict())
+        for key, parent, inferred_at_s in residents:
+            entry = entries.get(key)
+            if entry is None:
+                ticket = self._dispatches
+                entries[key] = _Entry(since=ticket, last=ticket, pending=0, inferred_at_s=inferred_at_s, parent=parent)
+                held.size += 1
+                continue
+            entries.move_to_end(key)
+            entry.inferred_at_s = inferred_at_s if entry.inferred_at_s is None else max(inferred_at_s, entry.inferred_at_s)
+        held.trim()
 
     def set_capacity(self, replica: str, capacity_blocks: int) -> None:
         """Bound one replica's entries by what its engine says it can hold."""

@@ -6,13 +6,13 @@ import os
 from uuid import UUID
 
 from namespaces.core import keyring
-from namespaces.core.keyring import KeyringError, TenantKey
+from namespaces.core.keyring import KeyringError, SiblingSeal, TenantKey
 from namespaces.core.snapshot import KeyMaterial
 from routing.core import snapshot
 from routing.core.snapshot import TenantSnapshot
 from routing.dataplane.config import Secrets
 
-__all__ = ["KeyringError", "Keys", "TenantKey"]
+__all__ = ["KeyringError", "Keys", "SiblingSeal", "TenantKey"]
 
 
 class Keys:
@@ -52,6 +52,10 @@ class Keys:
             return None
         text = opened.decode("ascii", "replace")
         return text if text and all("!" <= character <= "~" for character in text) else None
+
+    def sibling_seal(self, process: bytes) -> SiblingSeal:
+        """The seal of one router process's messages to its siblings."""
+        return self._roots.sibling_seal(process)
 
     def lock_state(self, plaintext: bytes) -> bytes:
         return keyring.lock_state(self._roots.current, plaintext, os.urandom(keyring.NONCE_BYTES))
