@@ -131,6 +131,11 @@ class TrustTable:
             if not entries:
                 del self._namespaces[owner]
 
+    def forget_engine(self, url: str) -> None:
+        """As :meth:`forget`, for all ranks of an engine."""
+        for target in [target for target in self._targets if target[0] == url]:
+            self.forget(target)
+
     def report(self, target: Target, now_s: float) -> Report:
         here = self._targets.get(target)
         return summary([] if here is None else list(here.owners.values()), now_s)

@@ -153,7 +153,7 @@ def _picture(
         in_flight=engine.in_flight,
         last_chosen=state.chosen.get(entry.id, 0),
         matched_tokens=matched_tokens,
-        confidence=match.confidence * min(1.0, engine.calibration.kappa),
+        confidence=match.confidence * min(1.0, plane.trust.kappa((replica.url, 0), owner, key, exact=False, now_s=now_s)),
         evidence=match.source or "none",
         evidence_age_s=match.age_s,
         prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),

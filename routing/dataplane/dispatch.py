@@ -134,7 +134,13 @@ def _outgoing(flight: Flight) -> bytes:
     if call is None or namespace is None or endpoint is None or attempt is None:
         raise RuntimeError("nothing to send")
     try:
-        return bodies.edit(call.body, engine=attempt.choice.replica.engine, salt=namespace.salt, served_model=endpoint.entry.served_model)
+        return bodies.edit(
+            call.body,
+            engine=attempt.choice.replica.engine,
+            salt=namespace.salt,
+            served_model=endpoint.entry.served_model,
+            full_report=attempt.prediction.full_report,
+        )
     except bodies.SaltError:
         raise errors.isolation_unavailable() from None
 

@@ -103,6 +103,7 @@ class Attempt:
         self._breaker = Breaker() if probe else engine.breaker  # an audit neither opens a door for clients nor closes one
         self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
         self._probe = self._breaker.begin(self.started_s)
+        self.prediction = learn.predict(plane, choice, prompt, namespace=self._namespace, owner=owner, probe=probe)
         self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url, owner=owner)
 
     def headers_seen(self, status: int) -> None:

@@ -1,17 +1,72 @@
-"""What an answer teaches: bytes per token, speed, reuse; and whether it reports more cached tokens than its namespace's history explains."""
+"""What an answer teaches: bytes per token, speed, reuse; whether what was predicted of the engine's cache came true; and whether the answer reports
+more cached tokens than its namespace's history explains."""
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from routing.core import alarm
+from routing.core import alarm, prefix
+from routing.core.trust import Answer
+from routing.core.trust_table import Moved, Target
 from routing.dataplane.openai import Call
 
 if TYPE_CHECKING:
-    from routing.dataplane.inflight import Attempt, Flight
+    from routing.dataplane.inflight import Attempt, Choice, Flight, Prompt
+    from routing.dataplane.state import Plane
 
-_NEAR = 32  # tokens of a match that block rounding may lose
+MIN_KAPPA = 0.01  # below it, what was predicted before kappa is no longer told from the product
+log = logging.getLogger("saltroute.trust")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was believed of the chosen target when the request was sent. ``namespace`` is the 16 bytes of its public id, ``owner`` its tenant's."""
+
+    target: Target
+    owner: bytes
+    namespace: bytes
+    matched_tokens: int
+    tokens: float  # at the confidence of the match, before kappa
+    exact: bool
+    pending: bool
+    age_s: float
+    counted_tokens: int | None
+    pressure: float
+    full_report: bool
+
+
+def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, owner: bytes, probe: bool) -> Prediction:
+    """Note the prediction at the moment of dispatch, before other answers change what is known."""
+    target, chosen, now_s = (choice.engine.url, 0), choice.decision.chosen, time.monotonic()
+    exact = chosen.evidence == "event"
+    kappa = min(1.0, plane.trust.kappa(target, owner, namespace, exact=exact, now_s=now_s))
+    reports = not probe and choice.replica.engine.full_report is not None
+    return Prediction(
+        target=target,
+        owner=owner,
+        namespace=namespace,
+        matched_tokens=chosen.matched_tokens,
+        tokens=min(float(chosen.matched_tokens), chosen.expected_cached_tokens / max(MIN_KAPPA, kappa)),
+        exact=exact,
+        pending=chosen.evidence == "pending",
+        age_s=chosen.evidence_age_s,
+        counted_tokens=prompt.exact_tokens if prompt.exact_tokens == prompt.tokens else None,
+        pressure=_pressure(plane, choice, prompt),
+        full_report=reports and plane.trust.takes_full_report(target, owner, namespace, now_s),
+    )
+
+
+def _pressure(plane: Plane, choice: Choice, prompt: Prompt) -> float:
+    """The share of the engine's cache that the router's history fills; 0 where its size is not known."""
+    capacity_tokens = choice.engine.capacity_tokens
+    if not capacity_tokens:
+        return 0.0
+    held_blocks, _ = plane.index.sizes().get(choice.engine.url, (0, 0))
+    return held_blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token / capacity_tokens
 
 
 def learn(flight: Flight) -> None:
@@ -24,9 +79,9 @@ def learn(flight: Flight) -> None:
     _compare(flight, attempt, call, usage.prompt_tokens, usage.cached_tokens)
     if call.learns:
         flight.plane.endpoint_state(flight.endpoint.entry.id).ratio.observe(len(call.prompt), usage.prompt_tokens)
+    if usage.cached_tokens is not None:
+        _judge(flight.plane, attempt, call, prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
     calibration, chosen = attempt.engine.calibration, decision.chosen
-    if usage.cached_tokens is not None and (call.learns or call.token_bytes):
-        calibration.observe_reuse(predicted_tokens=chosen.matched_tokens - _NEAR, cached_tokens=usage.cached_tokens)
     cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
     uncached = max(1.0, usage.prompt_tokens - cached)
     attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
@@ -39,6 +94,42 @@ def learn(flight: Flight) -> None:
             expected_s=chosen.expected_ttft_s,
             now_s=time.monotonic(),
         )
+
+
+def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, cached_tokens: int) -> None:
+    """Hold the answer against the prediction. Answers of which nothing was predicted for sure are left out: prompts with media, several prompts,
+    prompts that do not read the cache, and beliefs that another request in flight had yet to make true."""
+    prediction = attempt.prediction
+    if prediction.pending or call.sequences != 1 or not (call.learns or call.token_bytes) or not _reads_cache(call.body.value):
+        return
+    answer = Answer(
+        matched_tokens=prediction.matched_tokens,
+        predicted_tokens=prediction.tokens,
+        cached_tokens=cached_tokens,
+        prompt_tokens=prompt_tokens,
+        exact=prediction.exact,
+        block_tokens=attempt.engine.facts.block_tokens,
+        counted_tokens=prediction.counted_tokens,
+        age_s=prediction.age_s,
+        pressure=prediction.pressure,
+    )
+    moved = plane.trust.observe(prediction.target, prediction.owner, prediction.namespace, answer, time.monotonic())
+    act(plane, moved)
+
+
+def _reads_cache(body: Mapping[str, Any]) -> bool:
+    """Whether the engine looks the whole prompt up in its cache. vLLM 0.32 computes prompts whose log-probabilities are asked for."""
+    computed = body.get("prompt_logprobs") is not None or (body.get("echo") is True and body.get("logprobs") is not None)
+    return not computed and body.get("truncate_prompt_tokens") is None
+
+
+def act(plane: Plane, moved: tuple[Moved, ...]) -> None:
+    """Say what changed. Namespaces are counted only; the log names targets alone."""
+    for one in moved:
+        scope = "replica" if one.namespace is None else "namespace"
+        plane.metrics.trust_changes.labels(scope=scope, verdict=one.change.after, cause=one.change.cause or "none").inc()
+        if one.namespace is None:
+            log.warning("trust in %s rank %d: %s, was %s; cause: %s", *one.target, one.change.after, one.change.before, one.change.cause or "none")
 
 
 def _compare(flight: Flight, attempt: Attempt, call: Call, prompt_tokens: int, cached_tokens: int | None) -> None:

@@ -55,6 +55,9 @@ class Metrics:
         self.artifacts_fetched = Counter("saltroute_artifacts_fetched", "Artifacts taken in, by source", ["source"], registry=self.registry)
         self.artifacts_refused = Counter("saltroute_artifacts_refused", "Artifacts not used, by reason", ["reason"], registry=self.registry)
         self.artifacts_dropped = Counter("saltroute_artifacts_dropped", "Artifacts over a bound, by where", ["where"], registry=self.registry)
+        self.trust_changes = Counter(
+            "saltroute_trust_changes", "Verdicts on predicted reuse that changed", ["scope", "verdict", "cause"], registry=self.registry
+        )
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
 
     def page(self) -> bytes:
@@ -82,26 +85,38 @@ class PlaneCollector(Collector):
             "up": GaugeMetricFamily("saltroute_replica_reachable", "1 while health checks are answered", labels=["replica"]),
             "rate": GaugeMetricFamily("saltroute_replica_prefill_tokens_per_second", "Learned prefill rate", labels=["replica"]),
             "kappa": GaugeMetricFamily("saltroute_replica_reuse_ratio", "Cached tokens reported over predicted", labels=["replica"]),
+            "exact": GaugeMetricFamily(
+                "saltroute_replica_predictions_exact", "Share of predictions of reuse that came true within a block; -1: none", labels=["replica"]
+            ),
+            "error": GaugeMetricFamily(
+                "saltroute_replica_prediction_error_tokens", "Median error of predicted reuse; -1: no predictions", labels=["replica"]
+            ),
             "blocks": GaugeMetricFamily("saltroute_replica_history_blocks", "Blocks believed resident", labels=["replica"]),
         }
         evicted = CounterMetricFamily("saltroute_replica_history_evicted", "Blocks dropped from the index by its bound", labels=["replica"])
         restarts = CounterMetricFamily("saltroute_replica_restarts", "Restarts seen", labels=["replica"])
+        verdicts = GaugeMetricFamily("saltroute_replica_trust", "1 for the verdict in force", labels=["replica", "verdict", "cause"])
+        yield CounterMetricFamily("saltroute_trust_dropped", "Accounts of trust given up to stay within the bounds", value=plane.trust.dropped)
         sizes = plane.index.sizes()
         for url, engine in plane.engines.items():
             held, gone = sizes.get(url, (0, 0))
+            trust = plane.trust.report((url, 0), now_s)
             values = {
                 "in_flight": engine.in_flight,
                 "queued": engine.ledger.queued(now_s)[0],
                 "open": engine.breaker.state(now_s) != "closed",
                 "up": engine.reachable(),
                 "rate": engine.calibration.rate(None, now_s),
-                "kappa": engine.calibration.kappa,
+                "kappa": trust.kappa,
+                "exact": -1.0 if trust.share_exact is None else trust.share_exact,
+                "error": -1.0 if trust.median_error_tokens is None else trust.median_error_tokens,
                 "blocks": held,
             }
             for name, value in values.items():
                 families[name].add_metric([url], float(value))
             evicted.add_metric([url], gone)
             restarts.add_metric([url], engine.restarts)
+            verdicts.add_metric([url, trust.verdict, trust.cause or "none"], 1.0)
         lookups = CounterMetricFamily("saltroute_cache_lookups", "Look-ups in the router's own caches", labels=["cache", "result"])
         for cache, found in (("namespace", plane.names), ("residency", plane.index)):
             lookups.add_metric([cache, "hit"], found.hits)
@@ -110,3 +125,4 @@ class PlaneCollector(Collector):
         yield from families.values()
         yield evicted
         yield restarts
+        yield verdicts

@@ -18,6 +18,7 @@ from typing import Literal
 from uuid import UUID
 
 import aiohttp
+import msgspec
 
 from routing.core import prefix
 from routing.core.breaker import Breaker
@@ -26,6 +27,7 @@ from routing.core.calibration import ByteRatio, Calibration
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
 from routing.core.residency import HistoryIndex
+from routing.core.trust_table import TrustTable
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
@@ -162,6 +164,7 @@ class Plane:
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
     index: HistoryIndex = field(default_factory=HistoryIndex)
+    trust: TrustTable = field(default_factory=TrustTable)
     endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
     unserved: Unserved = field(default_factory=Unserved)
     names: Lookups = field(default_factory=Lookups)  # look-ups of kept namespaces, over all tenants
@@ -204,6 +207,7 @@ class Plane:
         for url in [url for url, engine in self.engines.items() if url not in self.replicas and engine.in_flight == 0]:
             del self.engines[url]
             self.index.forget(url)
+            self.trust.forget_engine(url)
 
     def block_sizes(self, endpoint: EndpointView) -> tuple[int, ...]:
         """The distinct block sizes, in tokens, that the engines of an endpoint have said they use."""
@@ -239,6 +243,7 @@ class Plane:
                 "waiting": engine.waiting,
                 "residency": "history",
                 "residency_blocks": sizes.get(url, (0, 0))[0],
+                "trust": msgspec.to_builtins(self.trust.report((url, 0), now_s)),
                 "build": engine.facts.digest(self.replicas[url].entry.engine) if url in self.replicas else None,
                 "block_size_tokens": engine.facts.block_tokens,
                 "models": engine.facts.served,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from routing.core.trust import (
     DWELL,
+    HALF_LIFE_S,
     MAX_FAILURES,
     MAX_RETRY_S,
     MOST_RATIO,
@@ -112,6 +113,24 @@ def test_silence_moves_kappa_towards_one_and_never_past_it(seen: list[Answer], f
     now, later, much_later = ledger.kappa(0.0), ledger.kappa(SILENCE_S + first_s), ledger.kappa(SILENCE_S + first_s + more_s)
     assert abs(much_later - 1) <= abs(later - 1) <= abs(now - 1) + 1e-12
     assert (now - 1) * (later - 1) >= 0
+
+
+def test_after_a_half_life_of_silence_half_of_the_doubt_is_left() -> None:
+    ledger = Ledger()
+    for _ in range(100):
+        ledger.observe(answer(1600, 0), 0.0)
+    doubt = 1 - ledger.kappa(0.0)
+    assert doubt > 0.9
+    assert 1 - ledger.kappa(SILENCE_S) == doubt
+    assert 1 - ledger.kappa(SILENCE_S + HALF_LIFE_S) == pytest.approx(doubt / 2)
+
+
+def test_the_window_forgets_the_oldest_answers() -> None:
+    ledger = Ledger()
+    for number in range(WINDOW + 10):
+        ledger.observe(answer(1600, 0 if number < 10 else 1600), 0.0)
+    assert len(ledger.errors_tokens()) == WINDOW
+    assert ledger.share_exact() == 1.0
 
 
 def test_what_was_not_predicted_says_nothing_of_kappa() -> None:

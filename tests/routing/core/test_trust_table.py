@@ -122,8 +122,13 @@ def test_a_new_process_starts_with_a_clean_sheet() -> None:
     table = TrustTable()
     for target in (T, U):
         fill(table, good=False, count=2 * DWELL, target=target)
+    table.forget_engine("http://10.0.0.2:8000")
+    assert not table.believes_events(T, ACME, ONE)
     table.forget(T)
     assert table.believes_events(T, ACME, ONE)
     assert kappa(table) == 1.0
     assert not table.believes_events(U, ACME, ONE)
     assert table.sizes() == (1, 1)
+    table.forget_engine(U[0])
+    assert table.sizes() == (0, 0)
+    assert table.believes_events(U, ACME, ONE)
