@@ -148,15 +148,23 @@ class HistoryIndex:
         self.hits = 0
         self.misses = 0
 
-    def match(self, namespace: bytes, digests: Sequence[bytes], replica: str, now_s: float, *, owner: bytes = b"") -> Match:
-        """The longest prefix of ``digests`` that ``replica`` holds in ``namespace``.
+    def match(
+        self, namespace: bytes, digests: Sequence[bytes], replica: str, now_s: float, *, owner: bytes = b"", max_age_s: float = math.inf
+    ) -> Match:
+        """The longest prefix of ``digests`` that ``replica`` holds in ``namespace``, as far as answers younger than ``max_age_s`` or dispatches in
+        flight say so.
 
         Along a chain, presence, age and promises are monotone: whatever touches a block touches all before it. So bisection finds the end of the
         match and the ends of its stretches of equal evidence (about one for each turn of a conversation).
         """
         held = self._replicas.get(replica)
         entries = _NONE if held is None else held.held(owner)
-        blocks = _first(range(len(digests)), lambda position: namespace + digests[position] not in entries)
+
+        def unknown(position: int) -> bool:
+            entry = entries.get(namespace + digests[position])
+            return entry is None or (not entry.pending and entry.age_s(now_s) > max_age_s)
+
+        blocks = _first(range(len(digests)), unknown)
         if blocks == 0:
             self.misses += 1
             return NO_MATCH

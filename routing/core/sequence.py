@@ -115,6 +115,13 @@ class Tracker(Generic[T]):
             return []
         return [self._ask(now_s)] if self._can_replay else []
 
+    def disconnected(self) -> None:
+        """The live socket's connection ended: what is sent until the next :meth:`subscribed` is missed. A replay under way is over."""
+        self._replaying = False
+        self._requests += 1
+        self._attempts = 0
+        self._behind = True
+
     def live(self, seq: int, batch: T, now_s: float, *, cost_bytes: int = 0) -> list[Action[T]]:
         """A batch arrived on the live socket. ``cost_bytes`` is what keeping it costs."""
         actions: list[Action[T]] = []

@@ -337,9 +337,9 @@ _CALLERS = [
     Mutant(
         "index answers across namespaces",
         "routing/core/residency.py",
-        "        blocks = _first(range(len(digests)), lambda",
+        "        blocks = _first(range(len(digests)), unknown)",
         "        namespace = next((known[: len(namespace)] for known in entries if known[len(namespace) :] == digests[0]), namespace)\n"
-        "        blocks = _first(range(len(digests)), lambda",
+        "        blocks = _first(range(len(digests)), unknown)",
         ("tests/routing/core/test_residency.py",),
     ),
 ]

@@ -217,6 +217,20 @@ def test_evidence_is_that_of_the_last_matched_block() -> None:
     assert index.match(namespace, chain, "r1", 25.0).source == "pending"
 
 
+def test_with_a_bound_on_age_only_fresh_answers_and_dispatches_in_flight_count() -> None:
+    """An older answer says nothing any more where the engine itself would have told by now."""
+    index = HistoryIndex()
+    old, longer = _chain("ab"), _chain("abcd")
+    index.confirmed(b"n", old, "r", index.dispatched(b"n", old, "r"), 100.0)
+    assert index.match(b"n", longer, "r", 102.0, max_age_s=2.0).blocks == 2
+    assert index.match(b"n", longer, "r", 102.5, max_age_s=2.0) == residency.NO_MATCH
+    assert index.match(b"n", longer, "r", 102.5).blocks == 2
+    ticket = index.dispatched(b"n", longer, "r")
+    assert index.match(b"n", longer, "r", 200.0, max_age_s=2.0).blocks == 4
+    index.confirmed(b"n", longer, "r", ticket, 200.0)
+    assert index.match(b"n", longer, "r", 201.0, max_age_s=2.0).blocks == 4
+
+
 def test_a_refused_repeat_takes_nothing_away_from_what_was_shown() -> None:
     index = HistoryIndex()
     namespace, chain = NAMESPACES[0], _chain("ab")
