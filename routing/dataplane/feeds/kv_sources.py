@@ -57,19 +57,18 @@ def read(page: bytes) -> tuple[Source, ...]:
     return tuple(sorted(found, key=lambda source: source.rank)[:MAX_RANKS])
 
 
-def sources(declared: KvEvents | None, page: bytes | None) -> tuple[Source, ...] | None:
-    """The sources of one engine. ``page`` None: it did not answer; the result None: nothing is known yet.
+def sources(declared: KvEvents | None, said: tuple[Source, ...] | None) -> tuple[Source, ...] | None:
+    """The sources of one engine. ``said`` is what it says itself, None: it was not asked yet; the result None: nothing is known yet.
 
     What is declared wins over what the engine says, but for the ranks that there are.
     """
-    said = () if page is None else read(page)
     if declared is None:
-        return None if page is None else said
+        return said
     port, replay = _port(declared.endpoint), _port(declared.replay)
     if port is None:
         return ()
     base = Source(rank=0, port=port, replay_port=replay, topic=declared.topic or None)
-    ranks = [source.rank for source in said] or [0]
+    ranks = [source.rank for source in said or ()] or [0]
     return tuple(_offset(base, rank) for rank in ranks)
 
 

@@ -1,8 +1,9 @@
 """What engines say of themselves: are they there, how busy are they, how large is their cache, are they still the process they were.
 
-One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``, now and then ``/version`` and ``/v1/models``. A scrape adds other people's
-load to ours and never replaces our own count; it is faded by age and ignored when old. A new process start time means an empty cache: its residency
-is forgotten. Health checks go through the same connect-time guard as requests; two misses in a row take an engine out, one answer brings it back.
+One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``, now and then ``/version``, ``/v1/models`` and ``/kv_event_sources``. A scrape
+adds other people's load to ours and never replaces our own count; it is faded by age and ignored when old. A new process start time means an empty
+cache: its residency is forgotten. Health checks go through the same connect-time guard as requests; two misses in a row take an engine out, one
+answer brings it back.
 They never open or close a breaker; an engine that is back is only tried sooner.
 """
 
@@ -16,6 +17,7 @@ import aiohttp
 
 from routing.core import build
 from routing.core.exposition import read_load
+from routing.dataplane.feeds import kv_sources
 from routing.dataplane.state import Engine, Plane
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
@@ -100,8 +102,10 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
             engine.restarted()
             engine.breaker.came_back(time.monotonic())
             plane.index.forget(engine.url)
+            plane.trust.forget_engine(engine.url)
             log.info("an engine was restarted; its residency is forgotten")
         engine.started_at = load.started_at
+        plane.on_start(engine)
     engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
     if load.running is not None or load.waiting is not None:
         engine.scraped(load, time.monotonic())
@@ -116,6 +120,9 @@ async def identify(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     if time.monotonic() < engine.facts_due_s:
         return
     version, models = await _page(plane, replica, "/version"), await _page(plane, replica, "/v1/models")
+    sources = await _page(plane, replica, "/kv_event_sources")
+    if sources is not None:
+        engine.sources = kv_sources.read(sources)
     if version is not None and models is not None:
         engine.facts.version = build.read_version(version)
         engine.facts.models, engine.facts.served = build.read_models(models)

@@ -117,7 +117,7 @@ async def test_its_pages_are_asked_for_with_the_replicas_own_credential(rig: Rig
     rig.publish(bumped(rig.globex, pools=(msgspec.structs.replace(rig.globex.pools[0], replicas=()),)))
     await check(rig)
     asked = {received.path: received.headers.get("authorization") for received in rig.a.probes}
-    assert asked == dict.fromkeys(("/health", "/metrics", "/version", "/v1/models"), f"Bearer {SECRET}")
+    assert asked == dict.fromkeys(("/health", "/metrics", "/version", "/v1/models", "/kv_event_sources"), f"Bearer {SECRET}")
 
 
 async def test_it_is_asked_once_a_minute_and_after_it_was_away(rig: Rig) -> None:

@@ -79,11 +79,11 @@ def test_ranks_are_bounded() -> None:
 def test_a_declaration_wins_and_the_engine_says_only_how_many_ranks_there_are() -> None:
     declared = KvEvents(endpoint="tcp://127.0.0.1:9101", replay="tcp://127.0.0.1:9201", topic="kv")
     expected = (Source(0, 9101, 9201, "kv"), Source(1, 9102, 9202, "kv"))
-    assert sources(declared, page(RECORDED, RECORDED)) == expected
-    assert sources(declared, None) == sources(declared, b"{}") == expected[:1]
-    assert sources(KvEvents(endpoint="tcp://127.0.0.1:9101"), b"") == (Source(0, 9101, None, None),)
+    assert sources(declared, read(page(RECORDED, RECORDED))) == expected
+    assert sources(declared, None) == sources(declared, ()) == expected[:1]
+    assert sources(KvEvents(endpoint="tcp://127.0.0.1:9101"), ()) == (Source(0, 9101, None, None),)
 
 
 def test_no_answer_is_not_the_answer_that_there_are_none() -> None:
     assert sources(None, None) is None
-    assert sources(None, b"") == ()
+    assert sources(None, ()) == ()
