@@ -28,6 +28,7 @@ pytestmark = pytest.mark.engine
 
 ROUNDS = 23  # of two negative probes each; with the other cases' it is what a bound of 5 % needs
 BOUND_PERCENT = 5.0
+PLANNED_S = 60.0  # the calendar looks every 15 s
 AUDIT_S = 900.0  # both replicas, one after the other
 COMMAND_S = 60.0
 ASSIGNED_S = 120.0  # tenants' cache keys are made first
@@ -84,6 +85,7 @@ def unverified(rig: Rig) -> dict[str, set[str]]:
     until("every replica is one namespace's", all_taken, within_s=ASSIGNED_S)
     assert all_taken()  # one more round, in which nobody waits for an assignment
     assert {row["isolation"] for row in _rows(rig)} == {"unverified"}
+    until("the calendar ordered an audit of each", lambda: len(_firsts(rig)) == len(rig.replicas), within_s=PLANNED_S)
     return served
 
 
@@ -111,6 +113,11 @@ def _rows(rig: Rig) -> list[dict[str, Any]]:
     """The platform's replicas as the control API shows them: the first engine stands in both pools."""
     rows: list[dict[str, Any]] = rig.api("platform", "replicas")["results"]
     return rows
+
+
+def _firsts(rig: Rig) -> list[dict[str, Any]]:
+    """The audits that the calendar ordered because the replicas are new."""
+    return [run for tenant in TENANTS for run in rig.api(tenant, "audits")["results"] if run["trigger"] == "first"]
 
 
 def _asked(rig: Rig, key: str, model: str, served: dict[str, set[str]]) -> wire.Answer:
@@ -238,7 +245,7 @@ def test_the_calendars_own_audits_pass_as_well(rig: Rig, audit: Audit) -> None:
     ordered: list[dict[str, Any]] = []
 
     def ended() -> bool:
-        ordered[:] = [run for tenant in TENANTS for run in rig.api(tenant, "audits")["results"] if run["trigger"] == "first"]
+        ordered[:] = _firsts(rig)
         return len(ordered) == len(rig.replicas) and all(run["state"] in ("finished", "refused") for run in ordered)
 
     until("the calendar's audits have ended", ended, within_s=AUDIT_S)
