@@ -22,8 +22,10 @@ from django.db import DatabaseError, connection, transaction
 from namespaces.core.snapshot import KeyMaterial
 from namespaces.models import TenantKeyVersion
 from routing import queries
+from routing.core import artifact
 from routing.core import snapshot as wire
 from routing.models import Endpoint, PolicyVersion, Replica
+from routing.services import artifact_delivery
 from tenants import scoping
 from tenants.models import Tenant
 from tenants.queries import all_tenants, snapshot_keys, snapshot_scopes
@@ -32,6 +34,8 @@ SNAPSHOT_PREFIX = "saltroute:snap:"
 ANNOUNCE = "saltroute:announce"
 BURST_BUDGET_S = 2.0  # direct publishing after one commit; what is beyond is left to the sweep
 REST_AFTER_FAILURE_S = 1.0
+ARTIFACTS_S = 10.0  # the sweep's patience with Valkey for artifacts
+DIRECT_ARTIFACT_BYTES = 4 * 1024 * 1024  # of content, delivered while publishing: 17 MB take half a second
 _log = logging.getLogger(__name__)
 
 # Keeps the highest version. The same version again changes nothing unless the document is gone.
@@ -40,9 +44,10 @@ local held = redis.call('HGET', KEYS[2], ARGV[1])
 local new = tonumber(ARGV[2])
 if held then
   if tonumber(held) > new then return 0 end
-  if tonumber(held) == new and redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+  if tonumber(held) == new and redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then return 0 end
 end
 redis.call('SET', KEYS[1], ARGV[3])
+redis.call('HSET', KEYS[3], ARGV[1], ARGV[5])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 redis.call('PUBLISH', ARGV[4], ARGV[1] .. ' ' .. ARGV[2])
 return 1
@@ -176,7 +181,9 @@ def _policy(version: PolicyVersion) -> wire.PolicyEntry:
 
 
 def publish(tenant_id: UUID) -> int:
-    """Publish the tenant's present configuration. Repeats and latecomers change nothing.
+    """Publish the tenant's present configuration, and small artifacts that it names and Valkey lacks: large ones are the sweep's.
+
+    Repeats and latecomers change nothing.
 
     Returns:
         The version that was built.
@@ -197,10 +204,13 @@ def publish(tenant_id: UUID) -> int:
             if built.deleted:
                 Replica.objects.filter(tenant_id=tenant_id).delete()  # their addresses are free for others again
     document = wire.seal(built, seal_public_key=settings.SEAL_PUBLIC_KEY, publish_key=settings.PUBLISH_KEY)
-    keys = [f"{SNAPSHOT_PREFIX}{tenant_id}", queries.VERSIONS]
-    _client(settings.VALKEY_URL, settings.PUBLISH_TIMEOUT_S).eval(
-        _COMPARE_AND_SET, len(keys), *keys, str(tenant_id), built.version, document, ANNOUNCE
-    )
+    keys = [f"{SNAPSHOT_PREFIX}{tenant_id}", queries.VERSIONS, artifact_delivery.REFS]
+    named = artifact_delivery.refs_of(artifact.named_by(built))
+    client = _client(settings.VALKEY_URL, settings.PUBLISH_TIMEOUT_S)
+    client.eval(_COMPARE_AND_SET, len(keys), *keys, str(tenant_id), built.version, document, ANNOUNCE, named)
+    if lacking := artifact_delivery.missing(client, named.split()):
+        with scoping.tenant_scope(tenant_id):
+            artifact_delivery.deliver(client, tenant_id, named.split(), set(lacking), limit_bytes=DIRECT_ARTIFACT_BYTES)
     return built.version
 
 
@@ -208,7 +218,7 @@ def sweep() -> list[UUID]:
     """Publish every tenant whose version in Valkey is not the one in PostgreSQL, or whose document is gone. Returns those it published."""
     refs = all_tenants(deleted=True)
     client = _client(settings.VALKEY_URL, settings.PUBLISH_TIMEOUT_S)
-    held = client.hgetall(queries.VERSIONS)
+    held, noted = client.hgetall(queries.VERSIONS), {field.decode() for field in client.hkeys(artifact_delivery.REFS)}
     with client.pipeline(transaction=False) as pipe:
         for ref in refs:
             pipe.exists(f"{SNAPSHOT_PREFIX}{ref.tenant_id}")
@@ -219,13 +229,15 @@ def sweep() -> list[UUID]:
         if version > ref.config_version:
             # A database restored from a backup: routers refuse what is older than what they have seen.
             _log.error("tenant %s is at version %d here and at %d in Valkey; raise it to be heard again", ref.slug, ref.config_version, version)
-        elif version < ref.config_version or not exists:
+        elif version < ref.config_version or not exists or str(ref.tenant_id) not in noted:
             try:
                 publish(ref.tenant_id)
             except (ValueError, TypeError, LookupError, msgspec.MsgspecError):  # one tenant's damaged row must not keep the others back
                 _log.exception("tenant %s cannot be published", ref.slug)
             else:
                 published.append(ref.tenant_id)
+    with queries.valkey(ARTIFACTS_S) as patient:
+        artifact_delivery.repair(patient, [ref.tenant_id for ref in refs])
     return published
 
 
