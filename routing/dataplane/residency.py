@@ -1,0 +1,124 @@
+"""The book of residency: how far events may be trusted for each target (one data-parallel rank of one engine), and every change of that, told.
+
+A change of state is a log line, a count, and an entry of a bounded list in the router's report, which the control plane shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from routing.core import residency_state
+from routing.core.residency_state import Reason, Residency, State, Transition
+
+MAX_CHANGES = 100  # kept for the report, the newest
+# From least to most useful: an engine of several ranks is as good as its worst, since its own balancer picks the rank.
+_WORST_FIRST: tuple[State, ...] = ("history", "degraded", "warming", "exact")
+Target = tuple[str, int]
+log = logging.getLogger("saltroute.residency")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a target's state; ``at`` is unix seconds."""
+
+    target: Target
+    before: State
+    after: State
+    reason: Reason
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is said of one engine. ``since_s`` is monotonic."""
+
+    state: State
+    reason: Reason
+    since_s: float | None
+
+
+NO_EVENTS = Shown(state="history", reason="no_events", since_s=None)
+
+
+@dataclass(slots=True)
+class Book:
+    """States by engine and rank. ``now_s`` is monotonic throughout."""
+
+    ranks: dict[str, dict[int, Residency]] = field(default_factory=dict)
+    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
+    counts: Counter[tuple[State, State]] = field(default_factory=Counter)  # of changes, by the states before and after
+    changed: bool = False  # since the report was last sent
+
+    def begin(self, target: Target, now_s: float) -> None:
+        """Events of this target are read from now on."""
+        self.ranks.setdefault(target[0], {})[target[1]] = residency_state.begin(now_s)
+        self._tell(target, Transition("history", "warming", "subscribing", now_s))
+
+    def end(self, target: Target) -> None:
+        """Its events are read no longer."""
+        held = self.ranks.get(target[0], {})
+        held.pop(target[1], None)
+        if not held:
+            self.ranks.pop(target[0], None)
+
+    def add(self, target: Target, reason: Reason, now_s: float) -> None:
+        """A condition arose; nothing changes for a target that is not read."""
+        self._put(target, residency_state.add(known, reason, now_s) if (known := self._of(target)) else None)
+
+    def drop(self, target: Target, *reasons: Reason, now_s: float) -> None:
+        """Conditions passed."""
+        self._put(target, residency_state.drop(known, *reasons, at_s=now_s) if (known := self._of(target)) else None)
+
+    def restarted(self, target: Target, now_s: float) -> None:
+        """Another process runs there."""
+        self._put(target, residency_state.restarted(known, now_s) if (known := self._of(target)) else None)
+
+    def overdue(self, target: Target, now_s: float) -> bool:
+        """Whether what was known of the target must be forgotten."""
+        known = self._of(target)
+        return known is not None and residency_state.overdue(known, now_s)
+
+    def has(self, target: Target, reason: Reason) -> bool:
+        known = self._of(target)
+        return known is not None and known.has(reason)
+
+    def state(self, target: Target) -> State:
+        known = self._of(target)
+        return "history" if known is None else known.state
+
+    def of(self, url: str) -> Shown:
+        """The engine's state: that of its worst rank."""
+        held = self.ranks.get(url)
+        if not held:
+            return NO_EVENTS
+        worst = min(held.values(), key=lambda one: _WORST_FIRST.index(one.state))
+        return Shown(state=worst.state, reason=worst.reason, since_s=worst.since_s)
+
+    def report(self) -> list[dict[str, object]]:
+        """The newest changes, oldest first."""
+        self.changed = False
+        return [
+            {"replica": one.target[0], "rank": one.target[1], "before": one.before, "after": one.after, "reason": one.reason, "at": one.at}
+            for one in self.changes
+        ]
+
+    def _of(self, target: Target) -> Residency | None:
+        return self.ranks.get(target[0], {}).get(target[1])
+
+    def _put(self, target: Target, after: tuple[Residency, Transition | None] | None) -> None:
+        if after is None:
+            return
+        self.ranks[target[0]][target[1]] = after[0]
+        if after[1] is not None:
+            self._tell(target, after[1])
+
+    def _tell(self, target: Target, change: Transition) -> None:
+        if change.before == change.after:
+            return  # another reason for the same state
+        self.counts[change.before, change.after] += 1
+        self.changes.append(Change(target=target, before=change.before, after=change.after, reason=change.reason, at=time.time()))
+        self.changed = True
+        log.info("residency of %s rank %d: %s, was %s; reason: %s", target[0], target[1], change.after, change.before, change.reason)

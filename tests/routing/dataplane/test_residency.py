@@ -1,0 +1,72 @@
+"""The book of residency states: what is told of a change, and what an engine of several ranks is."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from routing.dataplane.residency import MAX_CHANGES, NO_EVENTS, Book
+
+A, A1, B = ("http://a:1", 0), ("http://a:1", 1), ("http://b:1", 0)
+
+
+def test_an_engine_is_as_good_as_its_worst_rank() -> None:
+    book = Book()
+    assert book.of(A[0]) == NO_EVENTS
+    for target in (A, A1):
+        book.begin(target, 1.0)
+        book.drop(target, "subscribing", now_s=2.0)
+    assert book.of(A[0]).state == "exact"
+    book.add(A1, "gap", 3.0)
+    shown = book.of(A[0])
+    assert (shown.state, shown.reason, shown.since_s) == ("degraded", "gap", 3.0)
+    assert (book.state(A), book.state(A1), book.state(B)) == ("exact", "degraded", "history")
+    book.end(A1)
+    assert book.of(A[0]).state == "exact"
+    book.end(A)
+    assert book.of(A[0]) == NO_EVENTS
+
+
+def test_a_change_of_state_is_logged_counted_and_reported_and_a_change_of_reason_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    book = Book()
+    with caplog.at_level(logging.INFO, "saltroute.residency"):
+        book.begin(A, 1.0)
+        book.add(A, "late_join", 2.0)
+        book.drop(A, "subscribing", now_s=3.0)
+        book.drop(A, "late_join", now_s=4.0)
+        book.restarted(A, 5.0)
+    told = [(one["before"], one["after"], one["reason"]) for one in book.report()]
+    assert told == [("history", "warming", "subscribing"), ("warming", "exact", "ok"), ("exact", "warming", "restart")]
+    assert dict(book.counts) == {("history", "warming"): 1, ("warming", "exact"): 1, ("exact", "warming"): 1}
+    assert [record.getMessage().split("; ")[1] for record in caplog.records] == ["reason: subscribing", "reason: ok", "reason: restart"]
+
+
+def test_a_target_that_is_not_read_has_no_conditions() -> None:
+    book = Book()
+    book.add(A, "gap", 1.0)
+    book.drop(A, "gap", now_s=1.0)
+    book.restarted(A, 1.0)
+    assert book.of(A[0]) == NO_EVENTS
+    assert not book.overdue(A, 1e9)
+    assert not book.report()
+
+
+def test_a_long_gap_is_overdue() -> None:
+    book = Book()
+    book.begin(A, 0.0)
+    book.add(A, "gap", 10.0)
+    assert not book.overdue(A, 39.0)
+    assert book.overdue(A, 40.0)
+
+
+def test_the_list_of_changes_is_bounded_and_keeps_the_newest() -> None:
+    book = Book()
+    book.begin(A, 0.0)
+    for number in range(MAX_CHANGES):
+        book.add(A, "gap", number)
+        book.drop(A, "gap", now_s=number)
+    book.add(A, "stale", 1.0)
+    assert len(book.report()) == MAX_CHANGES
+    assert book.report()[-1]["reason"] == "stale"
+    assert sum(book.counts.values()) > MAX_CHANGES
