@@ -87,7 +87,7 @@ def repair(client: redis.Redis, tenant_ids: Iterable[UUID]) -> None:
     Raises:
         redis.RedisError: Valkey is away.
     """
-    refs: Mapping[str, list[str]] = {tenant.decode(): named.decode().split() for tenant, named in client.hgetall(REFS).items()}
+    refs: Mapping[str, list[str]] = {_text(tenant): _text(named).split() for tenant, named in client.hgetall(REFS).items()}
     known = {str(tenant_id): tenant_id for tenant_id in tenant_ids}
     lacking = set(missing(client, (digest for named in refs.values() for digest in named)))
     left_bytes = SWEEP_BYTES
@@ -98,6 +98,10 @@ def repair(client: redis.Redis, tenant_ids: Iterable[UUID]) -> None:
             with scoping.tenant_scope(known[tenant]):
                 left_bytes -= deliver(client, known[tenant], named, lacking, limit_bytes=left_bytes)
     named_somewhere = {digest for tenant, named in refs.items() if tenant in known for digest in named}
-    for digest in (held.decode() for held in client.hkeys(HELD)):
+    for digest in map(_text, client.hkeys(HELD)):
         if digest not in named_somewhere and client.eval(_REMOVE_UNNAMED, 3, REFS, HELD, artifact.KEY.format(digest), digest):
             _log.info("artifact %s is named by no tenant any more and was removed", digest)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else value

@@ -218,7 +218,7 @@ def sweep() -> list[UUID]:
     """Publish every tenant whose version in Valkey is not the one in PostgreSQL, or whose document is gone. Returns those it published."""
     refs = all_tenants(deleted=True)
     client = _client(settings.VALKEY_URL, settings.PUBLISH_TIMEOUT_S)
-    held, noted = client.hgetall(queries.VERSIONS), {field.decode() for field in client.hkeys(artifact_delivery.REFS)}
+    held, noted = client.hgetall(queries.VERSIONS), set(client.hkeys(artifact_delivery.REFS))
     with client.pipeline(transaction=False) as pipe:
         for ref in refs:
             pipe.exists(f"{SNAPSHOT_PREFIX}{ref.tenant_id}")
@@ -229,7 +229,7 @@ def sweep() -> list[UUID]:
         if version > ref.config_version:
             # A database restored from a backup: routers refuse what is older than what they have seen.
             _log.error("tenant %s is at version %d here and at %d in Valkey; raise it to be heard again", ref.slug, ref.config_version, version)
-        elif version < ref.config_version or not exists or str(ref.tenant_id) not in noted:
+        elif version < ref.config_version or not exists or str(ref.tenant_id).encode() not in noted:
             try:
                 publish(ref.tenant_id)
             except (ValueError, TypeError, LookupError, msgspec.MsgspecError):  # one tenant's damaged row must not keep the others back

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from routing.core import artifact
 from routing.core.snapshot import TenantSnapshot
 from routing.dataplane.feeds.snapshots import SNAPSHOT, VERSIONS
 from tests.fakes.artifacts import TEMPLATE, TOKENIZER, digest, ids_of, naming
-from tests.fakes.rig import KEY_B, Rig, named, sealed, until
+from tests.fakes.rig import KEY_A, KEY_B, Rig, named, sealed, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.services import Services
 
@@ -63,11 +64,9 @@ def counted(rig: Rig, name: str, **labels: str) -> float:
     return rig.router.plane.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-async def complete(rig: Rig, key: str | None = None, prompt: str | None = None) -> None:
+async def complete(rig: Rig, key: str = KEY_A) -> None:
     """One completion, answered."""
-    body = PROMPT if prompt is None else {**PROMPT, "prompt": prompt}
-    more = {} if key is None else {"key": key}
-    reply = await rig.call("POST", "/v1/completions", json=body, **more)
+    reply = await rig.call("POST", "/v1/completions", json=PROMPT, key=key)
     assert reply.status == 200, reply.body
 
 
@@ -159,9 +158,12 @@ async def test_the_disk_is_bounded_and_what_nobody_names_goes_first(make_rig: Ma
     def left() -> set[str]:
         return {file.name for file in folder.iterdir()} if folder.exists() else set()
 
+    def there(content: bytes) -> bool:
+        return digest(content).hex() in left() and artifacts(rig)["ready"] == 1
+
     for content in many:
         rig.publish(naming(rig.acme, content, None))
-        await until(lambda content=content: digest(content).hex() in left() and artifacts(rig)["ready"] == 1)
+        await until(partial(there, content))
     assert left() == {digest(content).hex() for content in many[1:]}
     assert counted(rig, "saltroute_artifacts_dropped_total", where="disk") == 1
 

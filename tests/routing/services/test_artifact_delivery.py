@@ -39,11 +39,13 @@ def held(client: redis.Redis) -> set[bytes]:
     """The digests that Valkey holds; each one unpacks to its own content."""
     found = set()
     for key in client.keys(artifact.KEY.format("*")):
-        packed, found_digest = client.get(key), bytes.fromhex(key.decode().rpartition(":")[2])
+        packed = client.get(key)
         assert isinstance(packed, bytes)
+        assert isinstance(key, bytes)
+        found_digest = bytes.fromhex(key.decode().rpartition(":")[2])
         artifact.unpack(packed, found_digest)
         found.add(found_digest)
-    assert {bytes.fromhex(name.decode()) for name in client.hkeys(artifact_delivery.HELD)} == found
+    assert {bytes.fromhex(artifact_delivery._text(name)) for name in client.hkeys(artifact_delivery.HELD)} == found
     return found
 
 
