@@ -30,11 +30,13 @@ USERS: Mapping[str, str] = {
     "control": f"~saltroute:* &saltroute:* {_CELERY} +@all -@admin -@dangerous +info {_CONNECTION}",
     # Celery workers and beat: the same keys, since publishing repairs snapshots
     "worker": f"~saltroute:* &saltroute:* {_CELERY} +@all -@admin -@dangerous +info {_CONNECTION}",
-    # a router reads configuration, reports itself and appends records; no key of Celery, no other channel
+    # a router reads configuration, reports itself, appends records and talks to its siblings (sealed, and to nobody else: the selector in brackets);
+    # no key of Celery, no other channel
     "router": (
-        "%R~saltroute:snap:* %R~saltroute:versions %R~saltroute:artifact:* ~saltroute:router:* %W~saltroute:records &saltroute:announce "
+        "%R~saltroute:snap:* %R~saltroute:versions %R~saltroute:artifact:* ~saltroute:router:* %W~saltroute:records "
+        "~saltroute:peers:* &saltroute:announce &saltroute:peers +pubsub|numsub "
         f"{_CONNECTION} +get +mget +strlen +exists +hget +hmget +hgetall +hlen +set +setex +expire +pexpire +del "
-        "+xadd +subscribe +unsubscribe +multi +exec +discard"
+        "+xadd +subscribe +unsubscribe +multi +exec +discard (+publish resetchannels &saltroute:peers)"
     ),
     # ingest consumes the record stream
     "ingest": (

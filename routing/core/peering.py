@@ -1,8 +1,8 @@
 """What routers of one installation tell one another, and the sender's half of it: placements not yet settled, and the load they cause.
 
 A message is ``magic(4) kind(1) process(16) counter(8, big-endian)`` and a sealed body. The seal is bound to all four, the counter to
-one message of one process, so nothing can be forged, moved or sent twice. A process is named by 16 random bytes and names in turn all whose messages it has
-heard: that is how a receiver knows that a sender lives now, without a common clock. Times travel as ages.
+one message of one process, so nothing can be forged, moved or sent twice. A process is named by 16 random bytes and names in turn
+all whose messages it has heard: that is how a receiver knows that a sender lives now, without a common clock. Times travel as ages.
 
 Placements travel without the blocks that the index already held at the sender, since siblings know those from earlier messages. What
 is bounded is left out, and counted.
@@ -20,9 +20,10 @@ from functools import lru_cache
 import msgspec
 
 from routing.core.prefix import DIGEST_BYTES
+from routing.core.residency import HistoryIndex
 
 MAGIC = b"SRP1"
-BEAT, ASK, ANSWER = 1, 2, 3
+BEAT, ASK, ANSWER, PART = 1, 2, 3, 4
 PROCESS_BYTES = 16
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_CHAIN_BLOCKS = 16_384  # of a shared prompt (2 MiB); of a longer one siblings learn nothing
@@ -129,7 +130,7 @@ def read_head(message: bytes) -> Head:
     if not HEAD_BYTES < len(message) <= MAX_MESSAGE_BYTES:
         raise PeeringError("size")
     magic, kind, process, counter = _HEAD.unpack_from(message)
-    if magic != MAGIC or kind not in _TYPES:
+    if magic != MAGIC or kind not in (*_TYPES, PART):
         raise PeeringError("not a message of a router")
     return Head(kind=kind, process=process, counter=counter)
 
@@ -176,7 +177,7 @@ def engine_id(url: str) -> bytes:
     return hashlib.sha256(url.encode()).digest()[:16]
 
 
-def _nobody() -> None:
+def nobody() -> None:
     """Nobody is to be woken."""
 
 
@@ -194,7 +195,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.listening = False
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = nobody
         self.dropped = 0
         self.cut = 0
         self._asked: dict[str, int] = {}
@@ -203,8 +204,8 @@ class Outbox:
         self._settled: deque[tuple[int, bool, bool, float]] = deque()
         self._open: dict[int, None] = {}  # announced or waiting, oldest first
 
-    def placed(self, namespace: bytes, owner: bytes, url: str, digests: Sequence[bytes], *, known: int, sequences: int) -> int:
-        """Note a dispatch of ``digests``, of which the index held the first ``known``.
+    def placed(self, namespace: bytes, owner: bytes, url: str, digests: Sequence[bytes], *, index: HistoryIndex, sequences: int) -> int:
+        """Note a dispatch of ``digests``, before ``index`` counts it.
 
         Returns the serial by which it is settled, 0 if nobody is told.
 
@@ -221,9 +222,8 @@ class Outbox:
         shared = len(digests) <= MAX_CHAIN_BLOCKS
         self.cut += not shared
         if len(owner) != 16 or not shared:
-            namespace, owner, digests, known = bytes(16), bytes(16), (), 0
-        if len(digests) <= WHOLE_CHAIN_BLOCKS:
-            known = 0
+            namespace, owner, digests = bytes(16), bytes(16), ()
+        known = index.known(namespace, digests, url, owner=owner) if len(digests) > WHOLE_CHAIN_BLOCKS else 0
         placement = Placement(
             serial=self._serial,
             namespace=namespace,

@@ -23,6 +23,7 @@ from routing.dataplane import doors, upstream
 from routing.dataplane.config import Config, Secrets
 from routing.dataplane.feeds.artifacts import ArtifactFeed
 from routing.dataplane.feeds.load import LoadFeed
+from routing.dataplane.feeds.peers import PeerCollector, PeerFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
@@ -65,15 +66,18 @@ class Router:
             tokens=TokenDesk(prompts=Prompts()),
         )
         metrics.registry.register(PlaneCollector(self.plane))
+        metrics.registry.register(PeerCollector(self.plane))
         keys = Keys(secrets)
         self.snapshots = SnapshotFeed(self.plane, keys)
         self.load = LoadFeed(self.plane)
+        self.peers = PeerFeed(self.plane, keys)
         self.artifacts = ArtifactFeed(self.plane, keys)
         self.plane.tokens.artifacts = self.artifacts.status
         self._probes = ProbeDoor(secrets.publish_public_key)
         self._valkey = _connect(config.valkey_url)
         self._tasks: list[asyncio.Task[None]] = []
         self._runners: list[web.ServerRunner] = []
+        self._sites: list[web.SockSite] = []
         self._sockets: list[socket.socket] = []
 
     async def start(self) -> None:
@@ -91,9 +95,12 @@ class Router:
             self._run(self.snapshots.listen(self._valkey), "listen")
             self._run(self.snapshots.report(self._valkey), "report")
             self._run(self.plane.telemetry.run(self._valkey), "records")
+            self._run(self.peers.listen(self._valkey), "siblings")
+            self._run(self.peers.tell(self._valkey), "word to siblings")
+            await self.peers.warm(self._valkey)
         self._run(self.load.run(), "load")
         self._run(self.artifacts.run(self._valkey), "artifacts")
-        await self._listen(doors.public_door(self.plane), self.config.port)
+        await self._listen(doors.public_door(self.plane), self.config.port, reuse_port=self.config.reuse_port)
         await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
 
@@ -102,12 +109,15 @@ class Router:
         task.add_done_callback(_ended)
         self._tasks.append(task)
 
-    async def _listen(self, handler: doors.Handler, port: int) -> None:
+    async def _listen(self, handler: doors.Handler, port: int, *, reuse_port: bool = False) -> None:
         runner = web.ServerRunner(doors.Server(handler, max_body_bytes=self.config.max_body_bytes), shutdown_timeout=1.0)
         await runner.setup()
-        bound = socket.create_server((self.config.host, port), family=socket.AF_INET6 if ":" in self.config.host else socket.AF_INET, backlog=1024)
+        family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
+        bound = socket.create_server((self.config.host, port), family=family, backlog=1024, reuse_port=reuse_port)
         bound.setblocking(False)
-        await web.SockSite(runner, bound, backlog=1024).start()
+        site = web.SockSite(runner, bound, backlog=1024)
+        await site.start()
+        self._sites.append(site)
         self._runners.append(runner)
         self._sockets.append(bound)
 
@@ -124,6 +134,8 @@ class Router:
         is over; what still runs then ends with an error of its own, not with a bare cut."""
         plane = self.plane
         plane.draining = True
+        if self.config.reuse_port and self._sites:
+            await self._sites[0].stop()  # the kernel gives new connections to the other processes at once
         began_s = time.monotonic()
         while (elapsed_s := time.monotonic() - began_s) < self.config.drain_s:
             if elapsed_s >= self.config.linger_s and plane.in_flight == 0:
@@ -141,6 +153,7 @@ class Router:
             await runner.cleanup()
         await self._end_feeds()
         if self._valkey is not None:
+            await self.peers.leave(self._valkey)
             await self.plane.telemetry.flush(self._valkey, FLUSH_S)
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(FLUSH_S):

@@ -143,14 +143,15 @@ def _picture(
     matched_tokens = min(prompt.tokens, int(match.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
     queued_tokens, waiting = engine.ledger.queued(now_s)
     foreign_tokens, foreign_running = engine.foreign(now_s)
+    shared = plane.siblings.load(replica.url, now_s)
     capacity = 0 if engine.capacity_tokens is None else int(engine.capacity_tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES)
     return Replica(
         id=str(entry.id),
         name=entry.name,
-        queued_tokens=queued_tokens,
+        queued_tokens=queued_tokens + shared.queued_tokens,
         foreign_tokens=foreign_tokens,
-        active_decodes=max(0, engine.in_flight - waiting) + foreign_running,
-        in_flight=engine.in_flight,
+        active_decodes=max(0, engine.in_flight - waiting) + shared.decodes + foreign_running,
+        in_flight=engine.in_flight + round(shared.in_flight),
         last_chosen=state.chosen.get(entry.id, 0),
         matched_tokens=matched_tokens,
         confidence=match.confidence * min(1.0, plane.trust.kappa((replica.url, 0), owner, key, exact=False, now_s=now_s)),

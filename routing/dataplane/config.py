@@ -48,6 +48,7 @@ class Config:
     host: str = "127.0.0.1"
     port: int = 8080
     internal_port: int = 8081
+    reuse_port: bool = False  # several processes share ``port``, each with an identity, an internal port and a state directory of its own
     allowed_ranges: tuple[Network, ...] = ()
     connect_s: float = 2.0
     first_byte_s: float = 30.0
@@ -98,6 +99,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         host=read.text("ROUTER_HOST", default.host, env=env),
         port=read.integer("ROUTER_PORT", default.port, high=65535, env=env),
         internal_port=read.integer("ROUTER_INTERNAL_PORT", default.internal_port, high=65535, env=env),
+        reuse_port=read.flag("ROUTER_REUSE_PORT", env=env),
         allowed_ranges=ranges,
         connect_s=number("ROUTER_CONNECT_S", default.connect_s),
         first_byte_s=number("ROUTER_FIRST_BYTE_S", default.first_byte_s),

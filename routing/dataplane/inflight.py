@@ -9,6 +9,7 @@ Whatever happens in between, after ``Flight.__exit__`` every count is what it wa
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from array import array
 from dataclasses import dataclass, field
@@ -93,9 +94,10 @@ class Attempt:
         self._digests = prompt.digests
         self._owner = owner
         self._headers_seen = self._resident = self._told = self._released = False
+        self._first_byte_s = math.inf
         chosen, engine = choice.decision.chosen, choice.engine
         self.tokens_ahead = chosen.queued_tokens
-        self.was_idle = engine.in_flight == 0
+        self.was_idle = engine.in_flight == 0 and plane.siblings.load(engine.url, self.started_s).in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
         limit_s = plane.config.first_byte_s if call.stream else 1.5 * chosen.expected_ttft_s + 0.25
         engine.in_flight += 1
@@ -104,6 +106,7 @@ class Attempt:
         self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
         self._probe = self._breaker.begin(self.started_s)
         self.prediction = learn.predict(plane, choice, prompt, namespace=self._namespace, owner=owner, probe=probe)
+        self._serial = plane.outbox.placed(self._namespace, owner, engine.url, self._digests, index=plane.index, sequences=call.sequences)
         self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url, owner=owner)
 
     def headers_seen(self, status: int) -> None:
@@ -112,6 +115,7 @@ class Attempt:
 
     def first_byte(self, now_s: float) -> None:
         """Prefill is over: the tokens leave the ledger, the prompt is resident."""
+        self._first_byte_s = now_s
         self.engine.ledger.release(self._entry)
         if not self._resident:
             self._resident = True
@@ -119,10 +123,13 @@ class Attempt:
 
     def _confirm(self, now_s: float) -> None:
         self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s, owner=self._owner)
+        self._plane.outbox.settled(self._serial, confirmed=True, at_s=now_s)
 
     def explained_blocks(self) -> int | None:
         """How much of the prompt the namespace's other requests put at this replica, in history blocks; None where this router cannot tell."""
         if not self.engine.history_is_whole(self._plane.began_at) or len(self._digests) >= prefix.MAX_BLOCKS:
+            return None
+        if not self._plane.siblings.told_all_before(self._first_byte_s):
             return None
         return self._plane.index.explained(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner)
 
@@ -163,9 +170,11 @@ class Attempt:
             else:
                 certain = self.error in _NEVER_RAN
                 self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner, certain=certain)
+                self._plane.outbox.settled(self._serial, confirmed=False, certain=certain, at_s=now_s)
         if not self._told:
             self._breaker.undecided(probe=self._probe)
         self.engine.in_flight -= 1
+        self._plane.outbox.wake()
         if self.engine.in_flight == 0 and self.engine.url not in self._plane.replicas:
             self._plane.forget_unused()
         return AttemptRecord(replica_id=str(self.choice.replica.entry.id), status=self.status, error=self.error, duration_s=now_s - self.started_s)

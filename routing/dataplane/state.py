@@ -26,7 +26,9 @@ from routing.core.build import Facts
 from routing.core.calibration import ByteRatio, Calibration
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
+from routing.core.peering import Outbox
 from routing.core.residency import HistoryIndex
+from routing.core.siblings import NONE_SHARED, Shared, Siblings
 from routing.core.trust_table import TrustTable
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
@@ -45,7 +47,7 @@ Health = Literal["unknown", "ok", "failing", "blocked"]
 
 @dataclass(slots=True)
 class Scrape:
-    """Other routers' and clients' work on an engine, as of ``at_s`` (monotonic): what it reported minus what was ours at that moment."""
+    """Others' work on an engine, as of ``at_s`` (monotonic): what it reported minus what was ours and our siblings' at that moment."""
 
     at_s: float
     foreign_waiting: float
@@ -73,7 +75,7 @@ class Engine:
     facts: Facts = field(default_factory=Facts)
     facts_due_s: float = 0.0  # monotonic; when to ask again which build it is
     sources: tuple[Source, ...] | None = None  # where it says it publishes KV events; None: not asked yet
-    sequences: int = 0  # answers that this router asked of it since its process began; after a restart also those that either process got
+    sequences: int = 0  # answers asked of it by this router and its siblings since they began; after a restart also those that either process got
     sequences_scraped: int = 0  # as of the latest scrape
     counts_requests: bool = False  # it says how many requests it finished
     served_others: bool = False  # it finished more than this router sent: others use it too
@@ -101,8 +103,8 @@ class Engine:
             return "failing (passive)"
         return "failing (active)" if not self.reachable() else self.health
 
-    def scraped(self, load: EngineLoad, now_s: float) -> None:
-        """Take in a scrape: what is not ours is foreign."""
+    def scraped(self, load: EngineLoad, now_s: float, shared: Shared = NONE_SHARED) -> None:
+        """Take in a scrape: what is neither ours nor, as they last said, our siblings' (``shared``) is foreign."""
         _, waiting = self.ledger.queued(now_s)
         self.waiting = load.waiting
         if load.finished is not None:
@@ -111,8 +113,8 @@ class Engine:
         self.sequences_scraped = self.sequences
         self.scrape = Scrape(
             at_s=now_s,
-            foreign_waiting=max(0.0, (load.waiting or 0.0) - waiting),
-            foreign_running=max(0.0, (load.running or 0.0) - max(0, self.in_flight - waiting)),
+            foreign_waiting=max(0.0, (load.waiting or 0.0) - waiting - shared.waiting),
+            foreign_running=max(0.0, (load.running or 0.0) - max(0, self.in_flight - waiting) - shared.decodes),
         )
 
     def foreign(self, now_s: float) -> tuple[float, float]:
@@ -164,6 +166,8 @@ class Plane:
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
     index: HistoryIndex = field(default_factory=HistoryIndex)
+    outbox: Outbox = field(default_factory=Outbox)  # what siblings are to be told
+    siblings: Siblings = field(default_factory=Siblings)  # what they told
     trust: TrustTable = field(default_factory=TrustTable)
     endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
     unserved: Unserved = field(default_factory=Unserved)

@@ -192,6 +192,7 @@ class SnapshotFeed:
             "roots": list(self._keys.root_ids),
             "in_flight": plane.in_flight,
             "replicas": plane.engine_report(time.monotonic()),
+            "siblings": plane.siblings.report(time.monotonic()),
             "unserved": plane.unserved.report(time.monotonic()),
             "tokens": plane.tokens.report(),
         }

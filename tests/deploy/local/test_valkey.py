@@ -95,6 +95,21 @@ def test_a_router_does_its_work(server: Valkey) -> None:
         channel.close()
 
 
+def test_routers_talk_to_one_another(server: Valkey) -> None:
+    with _as(server, "router") as one, _as(server, "router") as other:
+        channel = one.pubsub()
+        channel.subscribe("saltroute:peers")
+        assert channel.get_message(timeout=5) is not None  # the confirmation
+        assert one.pubsub_numsub("saltroute:peers") == [(b"saltroute:peers", 1)]
+        assert other.publish("saltroute:peers", b"sealed") == 1
+        message = channel.get_message(timeout=5)
+        assert message is not None
+        assert message["data"] == b"sealed"
+        assert other.set("saltroute:peers:warm:0:0", b"sealed", ex=10)
+        assert one.get("saltroute:peers:warm:0:0") == b"sealed"
+        channel.close()
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -107,6 +122,8 @@ def test_a_router_does_its_work(server: Valkey) -> None:
         ("HSET", "saltroute:versions", "t", "999"),
         ("PUBLISH", "saltroute:announce", "t 999"),
         ("PUBLISH", "celery:/0.celery.pidbox", "{}"),
+        ("PUBLISH", "saltroute:peers:other", "x"),
+        ("PUBSUB", "CHANNELS"),
         ("PSUBSCRIBE", "*"),
         ("XRANGE", "saltroute:records", "-", "+"),
         ("XREAD", "STREAMS", "saltroute:records", "0"),
