@@ -316,7 +316,7 @@ class ReconciliationRun(TenantRow):
 
 
 class ReconciliationFinding(TenantRow):
-    """One contradiction, from when it was first seen until it was seen no more. It names its subject as text: findings outlive what they are about."""
+    """One contradiction, from when it was first seen until it was seen no more. The subject is text: findings outlive what they are about."""
 
     kind = models.CharField(max_length=40)
     severity = models.CharField(max_length=16, choices=[(one, one) for one in SEVERITIES])

@@ -78,8 +78,9 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One contradiction. ``aspect`` tells apart several of one kind about one subject; ``mark`` is what a repair would be for: where it changes, what
-    was tried for the old one does not count. Not ``repairable``: the kind's repair would not help, or not be safe, here."""
+    """One contradiction. ``aspect`` tells apart several of one kind about one subject. ``mark`` is what stays the same while nothing moves: where it
+    changes, watching begins anew, and what was tried to repair the old one does not count. Not ``repairable``: the kind's repair would not help, or
+    not be safe, here."""
 
     kind: str
     subject_kind: str
@@ -117,15 +118,20 @@ class Step:
     repair: Repair | None = None
 
 
-def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, blind: bool = False) -> tuple[Step, ...]:
+def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, blind: bool = False, repairs: int = 1000) -> tuple[Step, ...]:
     """Hold what was found against what is kept, in order of keys. ``blind``: no router was heard, so what rests on their word is left as it is.
+    At most ``repairs`` are asked for; the rest comes up again.
 
     The same again, at the same time, changes nothing and repairs nothing.
     """
     seen: dict[Key, Finding] = {}
     for finding in sorted(found):
         seen.setdefault(finding.key, finding)
-    steps = [_seen(finding, held.get(key), now_s) for key, finding in seen.items()]
+    steps = []
+    for key, finding in seen.items():
+        step = _seen(finding, held.get(key), now_s, may_repair=repairs > 0)
+        repairs -= step.repair is not None
+        steps.append(step)
     for key, before in held.items():
         if key not in seen and not (blind and _from_routers(key)):
             steps.append(_unseen(key, before, now_s))
@@ -137,11 +143,11 @@ def _from_routers(key: Key) -> bool:
     return kind is not None and kind.from_routers
 
 
-def _seen(finding: Finding, before: Held | None, now_s: float) -> Step:
+def _seen(finding: Finding, before: Held | None, now_s: float, *, may_repair: bool) -> Step:
     kind = KINDS[finding.kind]
-    first_s = now_s if before is None else before.first_seen_s
     same = before is not None and before.mark == finding.mark
     was_open = before is not None and before.state is State.OPEN
+    first_s = before.first_seen_s if before is not None and (same or was_open) else now_s
     state = State.OPEN if was_open or now_s - first_s >= kind.patience_s else State.WATCHING
     after = Held(
         state=state,
@@ -151,7 +157,7 @@ def _seen(finding: Finding, before: Held | None, now_s: float) -> Step:
         repairs=before.repairs if before is not None and same else 0,
         repaired_s=before.repaired_s if before is not None and same else None,
     )
-    wanted = kind.repair if state is State.OPEN and finding.repairable and _may_repair(after, now_s) else None
+    wanted = kind.repair if may_repair and state is State.OPEN and finding.repairable and _may_repair(after, now_s) else None
     if wanted is not None:
         after = Held(after.state, first_s, now_s, after.mark, after.repairs + 1, now_s)
     return Step(key=finding.key, finding=finding, after=after, repair=wanted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from uuid import UUID
 
 from routing.core.findings import Finding
@@ -168,7 +169,7 @@ def _snapshot(facts: TenantFacts) -> Iterator[Finding]:
     elif held is None or held < wanted or not facts.document:
         there = "nothing" if held is None or not facts.document else f"version {held}"
         said = f"The configuration is at version {wanted} and Valkey holds {there}, so routers cannot have it."
-        yield Finding("snapshot_unpublished", *about, subject=facts.slug, explanation=said, mark=str(wanted))
+        yield Finding("snapshot_unpublished", *about, subject=facts.slug, explanation=said, mark=str(held))
 
 
 def _applied(facts: TenantFacts, router: RouterWord) -> Iterator[Finding]:
@@ -183,7 +184,7 @@ def _applied(facts: TenantFacts, router: RouterWord) -> Iterator[Finding]:
     elif (version or 0) < min(facts.config_version, facts.published_version or 0):
         runs = "does not know this tenant yet" if version is None else f"runs version {version}"
         said = f"Router {router.router_id} {runs}; version {facts.published_version} is published."
-        yield Finding("router_behind", *about, subject=router.router_id, explanation=said)
+        yield Finding("router_behind", *about, subject=router.router_id, explanation=said, mark=str(version))
 
 
 def _assignments(facts: TenantFacts) -> Iterator[Finding]:
@@ -299,10 +300,18 @@ def _residency(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> 
     for router_id, rank in sorted(bad, key=lambda pair: (pair[0], pair[1].rank, pair[1].state)):
         why = f" ({rank.reason})" if rank.reason else ""
         parts.append(f"{router_id}{f' rank {rank.rank}' if rank.rank else ''}: {rank.state}{why}")
-    since = min((rank.since_s for _, rank in bad if rank.since_s is not None), default=None)
-    text = f"KV events are declared for {replica.label}, and routers cannot rely on them: {'; '.join(parts[:8])}."
-    mark = "" if since is None else str(int(since))
-    yield Finding("residency_degraded", "replica", str(replica.id), subject=replica.label, explanation=text, mark=mark)
+    since = min((rank.since_s for _, rank in bad if rank.since_s), default=None)
+    lasting = f", since {_utc(since)}" if since else ""
+    text = f"KV events are declared for {replica.label}, and routers cannot rely on them{lasting}: {'; '.join(parts[:8])}."
+    yield Finding("residency_degraded", "replica", str(replica.id), subject=replica.label, explanation=text)
+
+
+def _utc(seconds: float) -> str:
+    """A moment as people read it, or nothing where it is none."""
+    try:
+        return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return "long ago"
 
 
 def _sizes(words: Sequence[RouterWord], url: str) -> set[int]:

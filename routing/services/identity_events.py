@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -86,6 +86,17 @@ def components(event: AuditEntry) -> list[str]:
         return fixed
     known = {*_ENDPOINT} if event.action == "endpoint.update" else {*_MODEL, *_TOKENIZER, *_TEMPLATE}
     return list(dict.fromkeys(_COMPONENT.get(name, name) for name in event.after or {} if name in known))
+
+
+def first_since(tenant_id: UUID, moment: datetime, *, endpoint_id: UUID, scope_id: UUID | None) -> AuditEntry | None:
+    """The first event after ``moment`` that changed the identity of requests through an endpoint under a scope, or None."""
+    found = list(events(tenant_id).filter(created_at__gt=moment).order_by("created_at", "id")[:MAX_EVENTS])
+    for event, reach in zip(found, _reaches(tenant_id, found) if found else (), strict=True):
+        through = reach.endpoints is None or str(endpoint_id) in reach.endpoints
+        under = reach.scopes is None or str(scope_id) in reach.scopes
+        if through and under and str(endpoint_id) not in (reach.but or ()):
+            return event
+    return None
 
 
 def impacts(tenant_id: UUID, found: Sequence[AuditEntry]) -> dict[UUID, Impact]:

@@ -202,6 +202,29 @@ def _give(row: Replica, namespace: str) -> None:
     )
 
 
+def release(*, tenant_id: UUID, replica_id: UUID) -> bool:
+    """Take an assigned namespace away where it has no effect: the engine serves everybody there. True: it was there. Safe to repeat.
+
+    Raises:
+        NotFound: no such replica of this tenant.
+    """
+    locks.tenant(tenant_id)
+    rows = [row for row in twins(tenant_id, replica_id) if row.dedicated_namespace is not None]
+    freed = [row for row in rows if row.isolation_state != State.QUARANTINED and not serves_one(row)]
+    for row in freed:
+        row.dedicated_namespace = None
+        row.save(update_fields=["dedicated_namespace"])
+        pools.record(
+            row.pool,
+            actor=system("reconciliation"),
+            action="replica.release",
+            object_id=row.id,
+            object_label=f"{row.pool.name}/{row.name}",
+            reason="the replica serves every namespace",
+        )
+    return bool(freed)
+
+
 def serves_one(row: Replica) -> bool:
     """Whether the replica may serve a single namespace, to be assigned."""
     if row.isolation_state == State.QUARANTINED:

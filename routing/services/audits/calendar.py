@@ -136,21 +136,28 @@ def alarms(tenant_id: UUID, now: datetime) -> list[tuple[UUID, UUID]]:
     with tenant_scope(tenant_id):
         rows = DecisionRow.objects.filter(tenant_id=tenant_id, started_at__gte=now - timedelta(seconds=ALARM_S), record__alarm__isnull=False)
         raised = set(rows.exclude(replica_id="").values_list("endpoint_id", "replica_id")[:1000])
-        wanted: list[Target] = []
-        for endpoint_id, replica_id in raised:
-            if endpoint_id is None:
-                continue
-            try:
-                wanted.append(targets.again(tenant_id, endpoint_id, UUID(replica_id)))
-            except (NotFound, ValueError):
-                _log.warning("an alarm of tenant %s names an endpoint or replica that is gone", tenant_id)
     made: list[tuple[UUID, UUID]] = []
-    for target in wanted:
-        with tenant_scope(target.owner_id):
-            row = Replica.objects.filter(tenant_id=target.owner_id, id=target.replica_id).first()
-        if row is not None and not _resting(row, now):
-            made += _order(target, "alarm", now)
+    for endpoint_id, replica_id in raised:
+        if endpoint_id is None:
+            continue
+        try:
+            made += alarmed(tenant_id, endpoint_id, UUID(replica_id), now)
+        except (NotFound, ValueError):
+            _log.warning("an alarm of tenant %s names an endpoint or replica that is gone", tenant_id)
     return made
+
+
+def alarmed(tenant_id: UUID, endpoint_id: UUID, replica_id: UUID, now: datetime) -> list[tuple[UUID, UUID]]:
+    """Order an audit for an alarm, unless one runs or has just ended.
+
+    Raises:
+        NotFound: endpoint or replica is gone.
+    """
+    with tenant_scope(tenant_id):
+        target = targets.again(tenant_id, endpoint_id, replica_id)
+    with tenant_scope(target.owner_id):
+        row = Replica.objects.filter(tenant_id=target.owner_id, id=target.replica_id).first()
+    return [] if row is None or _resting(row, now) else _order(target, "alarm", now)
 
 
 def _resend(tenant_id: UUID, now: datetime) -> None:

@@ -24,19 +24,24 @@ def on_commit(tenant_id: UUID, run_id: UUID, trigger: str) -> None:
 
 
 def send(tenant_id: UUID, run_id: UUID, trigger: str) -> None:
-    """Send it now. A broker that accepts and then hangs would hold a request for ever, so a thread waits for it in our place."""
+    """Send it now."""
+    post(TASK, (str(tenant_id), str(run_id)), PRIORITIES.get(trigger, 9))
+
+
+def post(task: str, arguments: tuple[str, ...], priority: int) -> None:
+    """Send a task. A broker that accepts and then hangs would hold a request for ever, so a thread waits for it in our place."""
     if not _in_flight.acquire(blocking=False):
-        _log.warning("the broker is slow: audit %s is left to the plan", run_id)
+        _log.warning("the broker is slow: %s is left to the next beat", task)
         return
-    sender = threading.Thread(target=_send, args=(str(tenant_id), str(run_id), PRIORITIES.get(trigger, 9)), name="wake-audit", daemon=True)
+    sender = threading.Thread(target=_post, args=(task, arguments, priority), name="wake", daemon=True)
     sender.start()
     sender.join(WAKE_TIMEOUT_S)
 
 
-def _send(tenant_id: str, run_id: str, priority: int) -> None:
+def _post(task: str, arguments: tuple[str, ...], priority: int) -> None:
     try:
-        current_app.send_task(TASK, args=(tenant_id, run_id), priority=priority, retry=False)
-    except Exception as error:  # noqa: BLE001 - the outermost edge of a thread: whatever the broker's library raises, the plan repairs
-        _log.warning("audit %s is left to the plan (%s)", run_id, type(error).__name__)
+        current_app.send_task(task, args=arguments, priority=priority, retry=False)
+    except Exception as error:  # noqa: BLE001 - the outermost edge of a thread: whatever the broker's library raises, the next beat repairs
+        _log.warning("%s is left to the next beat (%s)", task, type(error).__name__)
     finally:
         _in_flight.release()
