@@ -21,7 +21,7 @@ Reason = Literal[
     "many_prompts",  # more than one prompt in a body
     "template_error",  # the template refused these messages
     "special_tokens",  # the template names special tokens whose text no artifact tells
-    "date",  # the template asks for the time
+    "date",  # the template asks for the time, or for chance
     "deadline",
     "memory",
     "too_long",  # the rendered text or the body is over the limit
