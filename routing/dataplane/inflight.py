@@ -19,7 +19,7 @@ from uuid import UUID
 
 from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
-from routing.core import prefix
+from routing.core import blocks, prefix
 from routing.core.breaker import Breaker
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
 from routing.core.stream import Usage
@@ -63,8 +63,6 @@ class Prompt:
         """Digests of the whole blocks of exact tokens under the namespace, 16 bytes each; computed once for each block size."""
         known = self._chains.get(block_tokens)
         if known is None:
-            from routing.core import blocks
-
             ids = self.token_ids if self.token_ids is not None else array("I")
             known = self._chains[block_tokens] = blocks.token_chain(self.seed, ids, block_tokens)
         return known
