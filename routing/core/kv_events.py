@@ -1,11 +1,13 @@
 """KV events as engines publish them, read into one form.
 
-A payload is MessagePack: ``[unix seconds, events, data-parallel rank]``. vLLM sends each event as a map with its ``type``; older vLLM and SGLang send
-an array that begins with it and may end early. Engines outside our control write these bytes: sizes are bounded, what is not known is counted and
+A payload is MessagePack: ``[unix seconds, events, data-parallel rank]``. vLLM and SGLang send each event as a map with its ``type``; older versions of
+both send an array that begins with it and may end early. vLLM shows a prompt's salt among the extra keys of its first block, SGLang in a field of its
+own (in arrays: a map at the end). Engines outside our control write these bytes: sizes are bounded, what is not known is counted and
 passed over, what is malformed raises :class:`EventError`. Token ids come out packed (:func:`routing.core.blocks.pack`), so that nothing is kept for
 each token.
 
-Sources: recordings of vLLM 0.32.0 (tests/vectors); SGLang's and older vLLM's arrays from their published field order, unproven against a live engine.
+Sources: recordings of vLLM 0.32.0 (tests/vectors). SGLang (its pull requests 18205, 30827 and 37482) and older vLLM from their published field order,
+unproven against a live engine.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 MAX_EVENTS = 65_536
 MAX_BLOCKS = 65_536  # of one event
 MAX_NAME_CHARACTERS = 256
+_METADATA_AT = 6  # of an array's fields: where SGLang puts a map, and vLLM the adapter's name
 _U64 = 2**64
 
 
@@ -52,6 +55,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     sliding_window_tokens: int | None = None
     locality: str | None = None
     ownership: str | None = None
+    cache_salt: str | None = None
 
 
 class Removed(msgspec.Struct, frozen=True, gc=False):
@@ -101,6 +105,7 @@ class _StoredWire(msgspec.Struct, tag_field="type", tag="BlockStored", forbid_un
     locality: str | None = None
     ownership: str | None = None
     session_id: str | None = None
+    cache_salt: str | None = None
 
 
 class _RemovedWire(msgspec.Struct, tag_field="type", tag="BlockRemoved", forbid_unknown_fields=True, gc=False):
@@ -150,7 +155,11 @@ def salt_of(stored: Stored) -> str | None:
     vLLM lists what enters a block's hash untagged: the adapter's name first, then media, the salt last. So an adapter named like a salt is taken
     away before anything is believed.
     """
-    if stored.parent is not None or not stored.extra_keys:
+    if stored.parent is not None:
+        return None
+    if stored.cache_salt is not None:
+        return stored.cache_salt
+    if not stored.extra_keys:
         return None
     return split_keys(stored.extra_keys[0], stored.lora_name)[0]
 
@@ -200,6 +209,7 @@ def _stored(wire: _StoredWire) -> Stored:
         wire.kv_cache_spec_sliding_window,
         wire.locality,
         wire.ownership,
+        wire.cache_salt,
     )
 
 
@@ -248,7 +258,11 @@ def _fields(event: Any) -> tuple[Mapping[str, Any], str, int]:
     if isinstance(event, list) and event and isinstance(event[0], str):
         tag = event[0]
         known = _STORED_FIELDS if tag == "BlockStored" else _REMOVED_FIELDS if tag == "BlockRemoved" else ()
-        fields = dict(zip(known, event[1:], strict=False))
+        values = event[1:]
+        if len(values) == _METADATA_AT + 1 and isinstance(values[-1], dict):
+            salt = values.pop().get("cache_salt")
+            return {**dict(zip(known, values, strict=False)), "cache_salt": salt}, tag, 0
+        fields = dict(zip(known, values, strict=False))
         return fields, tag[:MAX_NAME_CHARACTERS], max(0, len(event) - 1 - len(fields)) if known or tag == "AllBlocksCleared" else 0
     raise EventError("events: an event is neither a map with a type nor an array that begins with one")
 

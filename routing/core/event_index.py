@@ -1,0 +1,354 @@
+"""Which blocks each engine holds, from its own KV events: exact where it says anything.
+
+Namespace first: a block is credited to the namespace whose salt its prompt's first block shows, under digests that start from that namespace's seed,
+and is found under that namespace alone. A salt of ours that nobody here has claimed yet parks its blocks until somebody does; a block whose parent is
+unknown is an orphan until the parent comes; blocks of other salts, of no salt and behind media are passed over. Nothing of these is ever matched.
+
+vLLM stores one block in several copies and reports each store and each eviction, so copies are counted. Its full report mode repeats what is merely
+reused and breaks the count: from then on a block is gone with its first removal, until the cache is empty again.
+
+Bounds: credited blocks by owner in bytes (the largest pays first, least recently used leaves first, nobody below an equal share), parked ones by
+salt, orphans and passed-over ones by target. Not thread-safe: one event loop owns it. ``now_s`` is monotonic and given by the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from routing.core import blocks
+from routing.core.event_contents import Contents
+from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Group, Medium, Name, Owner, Segment, Table, Unusable
+from routing.core.kv_events import Batch, Cleared, Removed, Stored
+
+Target = tuple[str, int]
+Chain = Callable[[int], Sequence[bytes]]  # block size in tokens -> digests of whole blocks
+
+DEFAULT_BUDGET_BYTES = 1024**3
+DEFAULT_PARKED_BYTES = 256 * 1024**2
+DEFAULT_ORPHAN_BYTES = 64 * 1024**2
+DEFAULT_IGNORED_BYTES = 128 * 1024**2
+MAX_CLAIMS = 4096  # salts of one owner; the longest unused is forgotten first
+UNPARK_SLICE = 2048  # blocks credited in one go when a salt is claimed: about 5 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one batch did, in blocks.
+
+    ``accepted``: False, the batch was of an old generation or of a target that is not there. ``ignored``: of other salts, none, or behind media.
+    ``unusable``: why the target's events cannot be used, if so.
+    """
+
+    accepted: bool = True
+    stored: int = 0
+    copies: int = 0
+    removed: int = 0
+    removed_unknown: int = 0
+    parked: int = 0
+    orphaned: int = 0
+    ignored: int = 0
+    evicted: int = 0
+    cleared: bool = False
+    set_semantics: bool = False
+    unusable: Unusable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventMatch:
+    """What of a prompt an engine holds. ``blocks``: in GPU memory, from the start. ``lower_blocks``: those right after them that slower tiers hold;
+    ``medium`` is then the slowest. ``tokens`` counts the first. ``age_s``: since the target's latest message."""
+
+    blocks: int
+    tokens: int
+    lower_blocks: int
+    medium: Medium
+    age_s: float
+
+
+NO_EVENT_MATCH: Final = EventMatch(blocks=0, tokens=0, lower_blocks=0, medium="GPU", age_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Blocks of one target by what they are."""
+
+    credited: int
+    parked: int
+    orphans: int
+    ignored: int
+
+
+class EventIndex:
+    """All targets' blocks. A target exists from :meth:`set_generation` to :meth:`forget`; batches for others are refused."""
+
+    def __init__(
+        self,
+        *,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        parked_bytes: int = DEFAULT_PARKED_BYTES,
+        orphan_bytes: int = DEFAULT_ORPHAN_BYTES,
+        ignored_bytes: int = DEFAULT_IGNORED_BYTES,
+    ) -> None:
+        self._contents = Contents(
+            capacity_blocks=max(1, budget_bytes // BLOCK_BYTES),
+            parked_bytes=parked_bytes,
+            orphan_bytes=orphan_bytes,
+            ignored=max(1, ignored_bytes // IGNORED_BYTES),
+        )
+        self.counters = self._contents.counters
+        self._tables: dict[Target, Table] = {}
+        self._unparking: dict[str, None] = {}
+
+    # -- targets ------------------------------------------------------------------------------------------------------------------------------------
+
+    def set_generation(self, target: Target, generation: int, now_s: float) -> bool:
+        """Begin a generation of a target, with nothing known. False: a later or the same one is there already."""
+        table = self._tables.get(target)
+        if table is not None and generation <= table.generation:
+            return False
+        if table is not None:
+            self._contents.empty(table)
+        self._tables[target] = Table(generation, now_s)
+        return True
+
+    def generation(self, target: Target) -> int | None:
+        table = self._tables.get(target)
+        return None if table is None else table.generation
+
+    def unusable(self, target: Target) -> Unusable | None:
+        """Why this target's events cannot be used until its next generation, if so."""
+        table = self._tables.get(target)
+        return None if table is None else table.unusable
+
+    def forget(self, target: Target) -> None:
+        """The target is gone, and so is what comes late for it."""
+        table = self._tables.pop(target, None)
+        if table is not None:
+            self._contents.empty(table)
+
+    def clear(self, target: Target) -> None:
+        """Forget what a target holds: messages are lost for good, or its cache was reset. How copies are treated stays."""
+        table = self._tables.get(target)
+        if table is not None:
+            self._contents.empty(table)
+
+    def use_set_semantics(self, target: Target) -> None:
+        """The target was asked to report in full: its stores no longer mean new copies."""
+        table = self._tables.get(target)
+        if table is not None and table.counting:
+            table.counting = False
+            self.counters["set_semantics"] += 1
+
+    # -- namespaces ---------------------------------------------------------------------------------------------------------------------------------
+
+    def claim(self, salt: str, *, ns_key: bytes, owner: bytes, seed: bytes) -> None:
+        """This router derived the namespace of ``salt``: its parked blocks become credited, in slices (:meth:`advance`), and later ones at once.
+
+        Idempotent, O(1) when known. A salt belongs to the namespace that claimed it first.
+        """
+        contents = self._contents
+        name = contents.names.get(salt)
+        if name is not None:
+            if name.ns_key != ns_key or name.owner_key != owner:
+                self.counters["claim_conflicts"] += 1
+            else:
+                name.owner.salts.move_to_end(salt)
+            return
+        held = contents.owners.setdefault(owner, Owner())
+        contents.names[salt] = Name(ns_key, owner, held, blocks.root(seed))
+        held.salts[salt] = None
+        self.counters["claims"] += 1
+        if len(held.salts) > MAX_CLAIMS:
+            self.disclaim(next(iter(held.salts)))
+            self.counters["claims_dropped"] += 1
+        if salt in contents.parked_by_salt:
+            self._unparking[salt] = None
+            self.advance()
+
+    def advance(self, max_blocks: int = UNPARK_SLICE) -> int:
+        """Credit parked blocks of claimed salts, at most so many; returns how many it handled. ``apply`` does a slice too."""
+        handled = 0
+        contents = self._contents
+        while self._unparking and handled < max_blocks:
+            salt = next(iter(self._unparking))
+            name = contents.names.get(salt)
+            for group in self._groups():
+                while name is not None and handled < max_blocks and salt in group.parked:
+                    contents.unpark(group, name, next(iter(group.parked[salt].values())))
+                    handled += 1
+            if name is None or salt not in contents.parked_by_salt:
+                del self._unparking[salt]
+        if handled:
+            self._trim()
+        return handled
+
+    def disclaim(self, salt: str) -> None:
+        """The namespace is gone: forget its blocks everywhere."""
+        if salt in self._contents.names:
+            self._contents.drop_name(salt, list(self._tables.values()))
+
+    # -- look-up ------------------------------------------------------------------------------------------------------------------------------------
+
+    def match(self, ns_key: bytes, digests: Sequence[bytes], target: Target, now_s: float) -> EventMatch:
+        """The longest prefix of ``digests`` (of the target's one block size) that ``target`` holds in the namespace."""
+        return self.match_chain(ns_key, lambda _block_tokens: digests, target, now_s)
+
+    def match_chain(self, ns_key: bytes, chain: Chain, target: Target, now_s: float) -> EventMatch:
+        """As :meth:`match`, for whatever block sizes the target's KV groups have. A prefix counts as far as every group holds it."""
+        table = self._tables.get(target)
+        if table is None or table.unusable is not None or not table.groups:
+            return NO_EVENT_MATCH
+        tokens = gpu_tokens = 1 << 62
+        lowest, unit = 0, 1
+        for group in sorted(table.groups.values(), key=_windowed):
+            segment = group.segments.get(ns_key)
+            if segment is None:
+                return NO_EVENT_MATCH
+            digests = chain(group.block_tokens)
+            unit = math.lcm(unit, group.block_tokens)
+            if group.window_blocks is None:
+                held, gpu, tier = self._held(segment, digests)
+            else:
+                held = gpu = _window(segment, digests, min(tokens // group.block_tokens, len(digests)), group.window_blocks)
+                tier = 0
+            lowest = max(lowest, tier)
+            tokens = min(tokens, held * group.block_tokens)
+            gpu_tokens = min(gpu_tokens, gpu * group.block_tokens)
+            if not tokens:
+                return NO_EVENT_MATCH
+        tokens -= tokens % unit
+        gpu_tokens -= gpu_tokens % unit
+        size = next(iter(table.groups.values())).block_tokens
+        lower = (tokens - gpu_tokens) // size
+        medium = MEDIA[lowest] if lower else "GPU"
+        return EventMatch(gpu_tokens // size, gpu_tokens, lower, medium, max(0.0, now_s - table.last_s))
+
+    def block_sizes(self, target: Target) -> tuple[int, ...]:
+        """The block sizes (tokens) of a target's KV groups, as far as it showed them."""
+        table = self._tables.get(target)
+        return () if table is None else tuple(sorted({group.block_tokens for group in table.groups.values()}))
+
+    def _held(self, segment: Segment, digests: Sequence[bytes]) -> tuple[int, int, int]:
+        """How many leading blocks are held anywhere, how many in GPU memory, and the slowest tier of the others.
+
+        A chain that was only ever cut at its leaves is monotone, so galloping and bisection find its end. Where a hole is known, every block is asked
+        for.
+        """
+        held = segment.held
+        if segment.lost:
+            self.counters["holes_matched"] += 1
+            count = next((position for position, digest in enumerate(digests) if digest not in held), len(digests))
+        else:
+            low, high = 0, 1
+            while high <= len(digests) and digests[high - 1] in held:
+                low, high = high, high * 2
+            positions = range(low, min(high, len(digests) + 1) - 1) if high > 1 else range(0)
+            count = low + bisect_left(positions, True, key=lambda position: digests[position] not in held)
+        if not count:
+            return 0, 0, 0
+        leaf = held[digests[count - 1]]
+        leaves = segment.name.owner.leaves
+        if leaf in leaves:
+            leaves.move_to_end(leaf)
+        if not segment.lower:
+            return count, count, 0
+        copies = [held[digest].copies for digest in digests[:count]]
+        gpu = next((position for position, lanes in enumerate(copies) if not lanes & 255), count)
+        slowest = max((1 if lanes & 0xFF00 else 2 for lanes in copies[gpu:] if not lanes & 255), default=0)
+        return count, gpu, slowest
+
+    # -- events -------------------------------------------------------------------------------------------------------------------------------------
+
+    def apply(self, target: Target, batch: Batch, now_s: float, *, generation: int | None = None) -> Applied:
+        """Take in one batch. ``generation``: the one it belongs to; a batch of an older one is refused, whatever it says."""
+        table = self._tables.get(target)
+        if table is None:
+            self.counters["unknown_target"] += 1
+            return Applied(accepted=False)
+        if generation is not None and generation != table.generation:
+            self.counters["old_generation"] += 1
+            return Applied(accepted=False)
+        table.last_s = now_s
+        counters, contents = self.counters, self._contents
+        before = dict(counters)
+        counting = table.counting
+        for event in batch.events:
+            if isinstance(event, Stored):
+                contents.store(table, event)
+            elif isinstance(event, Removed):
+                contents.remove(table, event)
+            elif isinstance(event, Cleared):
+                counters["cleared"] += 1
+                contents.empty(table)
+                table.counting = True
+            else:
+                counters["unknown_events"] += 1
+        counters["unknown_fields"] += batch.unknown_fields
+        if self._unparking:
+            self.advance()
+        self._trim()
+        return Applied(
+            stored=counters["stored"] - before["stored"],
+            copies=counters["copies"] - before["copies"],
+            removed=counters["removed"] - before["removed"],
+            removed_unknown=counters["removed_unknown"] - before["removed_unknown"],
+            parked=counters["parked"] - before["parked"],
+            orphaned=counters["orphaned"] - before["orphaned"],
+            ignored=sum(counters[name] - before[name] for name in ("ignored_foreign", "ignored_media", "ignored_adapter", "ignored_crowded")),
+            evicted=counters["evicted"] - before["evicted"],
+            cleared=counters["cleared"] != before["cleared"],
+            set_semantics=counting and not table.counting,
+            unusable=table.unusable,
+        )
+
+    # -- sizes --------------------------------------------------------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[Target, Sizes]:
+        """Blocks by target."""
+        return {
+            target: Sizes(
+                credited=sum(len(segment.held) for group in table.groups.values() for segment in group.segments.values()),
+                parked=sum(len(parked) for group in table.groups.values() for parked in group.parked.values()),
+                orphans=sum(len(group.orphans) for group in table.groups.values()),
+                ignored=sum(len(group.ignored) for group in table.groups.values()),
+            )
+            for target, table in self._tables.items()
+        }
+
+    def owners(self) -> dict[bytes, tuple[int, int]]:
+        """Credited blocks and blocks dropped for the budget so far, by owner."""
+        return {key: (owner.blocks, owner.evicted) for key, owner in self._contents.owners.items()}
+
+    @property
+    def size_bytes(self) -> int:
+        """About what everything takes."""
+        contents = self._contents
+        return contents.blocks * BLOCK_BYTES + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
+
+    def _groups(self) -> list[Group]:
+        return [group for table in self._tables.values() for group in table.groups.values()]
+
+    def _trim(self) -> None:
+        self._contents.trim(list(self._tables.values()))
+
+
+def _windowed(group: Group) -> bool:
+    return group.window_blocks is not None
+
+
+def _window(segment: Segment, digests: Sequence[bytes], most: int, window_blocks: int) -> int:
+    """The longest prefix, of at most ``most`` blocks, whose last ``window_blocks`` blocks (or all, if shorter) are held."""
+    held = segment.held
+    end, run = most, 0
+    for position in range(most - 1, -1, -1):
+        if digests[position] in held:
+            run += 1
+            if run == window_blocks:
+                return end
+        else:
+            end, run = position, 0
+    return end if run == end else 0

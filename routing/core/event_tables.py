@@ -1,0 +1,217 @@
+"""What the event index keeps: blocks, and the tables that find them. Internal to :mod:`routing.core.event_index`.
+
+Tens of millions of blocks are possible, so a block is one object without garbage-collector header that names its segment by number: nothing here
+forms a cycle through blocks, and dictionaries of them are not traversed by the collector. About 270 bytes a block, dictionaries included.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from routing.core.blocks import TOKEN_BYTES
+from routing.core.kv_events import Hash, Stored
+
+Medium = Literal["GPU", "CPU", "STORAGE"]
+MEDIA: Final[tuple[Medium, ...]] = ("GPU", "CPU", "STORAGE")
+TIERS: Final = {
+    None: 0,
+    "GPU": 0,
+    "CPU": 1,
+    "CPU_PINNED": 1,
+    "CPU_TIER1": 1,
+    "HOST": 1,
+    "CPU_TIER2": 2,
+    "DISK": 2,
+    "STORAGE": 2,
+    "EXTERNAL": 2,
+}
+FULL_KINDS: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
+WINDOW_KINDS: Final = frozenset({"sliding_window", "sliding_window_mla"})
+BLOCK_BYTES = 270  # what one credited block takes, measured by tests/bench/event_index.py
+WAITING_BYTES = 320  # what one parked or orphaned block takes besides its tokens
+IGNORED_BYTES = 180
+
+Ignored = Literal["foreign", "media", "adapter", "crowded"]
+Unusable = Literal["unknown_spec_kind", "block_size", "hash_conflict", "too_many_groups"]
+
+
+class Block(msgspec.Struct, gc=False, eq=False):
+    """A credited block. ``copies``: 8 bits for each tier, GPU lowest. ``children``: credited blocks that continue it."""
+
+    hash: Hash
+    digest: bytes
+    parent: bytes
+    segment: int
+    copies: int
+    children: int
+
+
+class Waiting(msgspec.Struct, gc=False, eq=False):
+    """A block whose namespace is not known yet: parked under ``salt`` until somebody claims it, or (salt empty) an orphan until its parent comes."""
+
+    hash: Hash
+    parent: Hash | None
+    tokens: bytes
+    salt: str
+    adapter: str | None
+    copies: int
+
+    @property
+    def size_bytes(self) -> int:
+        return WAITING_BYTES + len(self.tokens)
+
+
+class Owner:
+    """Whose budget blocks count against. ``leaves``: blocks that nothing continues, least recently used first."""
+
+    __slots__ = ("blocks", "evicted", "leaves", "salts")
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.evicted = 0
+        self.leaves: OrderedDict[Block, None] = OrderedDict()
+        self.salts: OrderedDict[str, None] = OrderedDict()
+
+
+class Name:
+    """A namespace that was claimed. ``adapter``: that of its first prompt seen, as a one-element tuple; a salt serves one adapter."""
+
+    __slots__ = ("adapter", "ns_key", "owner", "owner_key", "root")
+
+    def __init__(self, ns_key: bytes, owner_key: bytes, owner: Owner, root: bytes) -> None:
+        self.ns_key = ns_key
+        self.owner_key = owner_key
+        self.owner = owner
+        self.root = root
+        self.adapter: tuple[str | None] | None = None
+
+
+class Segment:
+    """One namespace's blocks in one KV group of one target.
+
+    ``lost``: parents that are gone although blocks continue them (by digest, how many): holes, which a whole event stream never leaves.
+    ``lower``: blocks held in lower tiers alone.
+    """
+
+    __slots__ = ("group", "held", "lost", "lower", "name", "number")
+
+    def __init__(self, number: int, name: Name, group: Group) -> None:
+        self.number = number
+        self.name = name
+        self.group = group
+        self.held: dict[bytes, Block] = {}
+        self.lost: dict[bytes, int] = {}
+        self.lower = 0
+
+    def add(self, block: Block) -> None:
+        """Take in a new block. It becomes a leaf unless something continues it."""
+        if self.lost:
+            block.children = self.lost.pop(block.digest, 0)
+        leaves = self.name.owner.leaves
+        parent = self.held.get(block.parent)
+        if parent is not None:
+            if not parent.children:
+                leaves.pop(parent, None)
+            parent.children += 1
+        elif block.parent != self.name.root:
+            self.lost[block.parent] = self.lost.get(block.parent, 0) + 1
+        self.held[block.digest] = block
+        if not block.children:
+            leaves[block] = None
+        if not block.copies & 255:
+            self.lower += 1
+        self.name.owner.blocks += 1
+
+    def drop(self, block: Block) -> None:
+        """Forget a block. Its parent, no longer continued, is as old as it was."""
+        del self.held[block.digest]
+        if not block.copies & 255:
+            self.lower -= 1
+        owner = self.name.owner
+        owner.blocks -= 1
+        if block.children:
+            self.lost[block.digest] = block.children
+        else:
+            owner.leaves.pop(block, None)
+        parent = self.held.get(block.parent)
+        if parent is not None:
+            parent.children -= 1
+            if not parent.children:
+                owner.leaves[parent] = None
+                owner.leaves.move_to_end(parent, last=False)
+        elif block.parent != self.name.root:
+            left = self.lost[block.parent] - 1
+            if left:
+                self.lost[block.parent] = left
+            else:
+                del self.lost[block.parent]
+
+
+class Group:
+    """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
+
+    __slots__ = ("block_tokens", "ignored", "known", "orphans", "parked", "segments", "waiting_for", "width", "window_blocks")
+
+    def __init__(self, block_tokens: int, window_tokens: int | None) -> None:
+        self.block_tokens = block_tokens
+        self.width = block_tokens * TOKEN_BYTES
+        # A windowed group needs only the blocks that the window reaches back to; None: all of the prefix.
+        self.window_blocks = None if window_tokens is None else max(1, -(-(window_tokens - 1) // block_tokens))
+        self.known: dict[Hash, Block | Waiting] = {}
+        self.segments: dict[bytes, Segment] = {}
+        self.parked: dict[str, OrderedDict[Hash, Waiting]] = {}
+        self.orphans: OrderedDict[Hash, Waiting] = OrderedDict()
+        self.waiting_for: dict[Hash, list[Hash]] = {}  # by the parent that orphans lack
+        self.ignored: OrderedDict[Hash, Ignored] = OrderedDict()
+
+
+class Table:
+    """One target."""
+
+    __slots__ = ("counting", "generation", "groups", "last_s", "unusable")
+
+    def __init__(self, generation: int, now_s: float) -> None:
+        self.generation = generation
+        self.last_s = now_s
+        self.groups: dict[int, Group] = {}
+        self.counting = True  # copies are counted; False: set semantics, until the cache is known to be empty
+        self.unusable: Unusable | None = None
+
+
+def tier_of(medium: str | None, locality: str | None) -> int | None:
+    """The tier of an event's medium, None for one that is not known. What is not at the engine itself is the lowest tier."""
+    tier = TIERS.get(medium)
+    return 2 if tier is not None and locality == "REMOTE" else tier
+
+
+def more(copies: int, tier: int, *, counting: bool) -> int:
+    """One more copy in a tier; without counting, at least one."""
+    lane = (copies >> 8 * tier) & 255
+    return copies + (1 << 8 * tier) if lane == 0 or (counting and lane < 255) else copies
+
+
+def fewer(copies: int, tier: int, *, counting: bool) -> int:
+    """One copy less in a tier; without counting, none."""
+    lane = (copies >> 8 * tier) & 255
+    return copies - ((1 if counting else lane) << 8 * tier) if lane else copies
+
+
+def plain_blocks(stored: Stored, keys_of_first: int) -> int:
+    """How many leading blocks of an event are named by their tokens, salt and adapter alone. Media end the chain that a router can follow."""
+    if keys_of_first:
+        return 0
+    if not stored.extra_keys:
+        return len(stored.hashes)
+    start = 1 if stored.parent is None else 0
+    for position, entry in enumerate(stored.extra_keys[start:], start):
+        if entry and not _only_adapter(entry, stored.lora_name):
+            return position
+    return len(stored.hashes)
+
+
+def _only_adapter(entry: Sequence[object], adapter: str | None) -> bool:
+    return adapter is not None and len(entry) == 1 and entry[0] == adapter
