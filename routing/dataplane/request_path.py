@@ -45,7 +45,7 @@ async def serve(
             flight.namespace = namespace = name_cache(plane, caller, endpoint, call, request_context(endpoint.entry, request.headers))
             found = await tokens.find(plane, flight)
             ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
-            flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio, found)
+            flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
             answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", []))
             if answer.splitter is None:
                 return relay.whole(flight, answer, headers)
