@@ -21,10 +21,9 @@ from typing import Final
 
 from routing.core import blocks
 from routing.core.event_contents import Contents
-from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Group, Medium, Name, Owner, Segment, Table, Unusable
+from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Group, Medium, Name, Owner, Segment, Table, Target, Unusable
 from routing.core.kv_events import Batch, Cleared, Removed, Stored
 
-Target = tuple[str, int]
 Chain = Callable[[int], Sequence[bytes]]  # block size in tokens -> digests of whole blocks
 
 DEFAULT_BUDGET_BYTES = 1024**3
@@ -100,7 +99,7 @@ class EventIndex:
             ignored=max(1, ignored_bytes // IGNORED_BYTES),
         )
         self.counters = self._contents.counters
-        self._tables: dict[Target, Table] = {}
+        self._tables = self._contents.tables
         self._unparking: dict[str, None] = {}
 
     # -- targets ------------------------------------------------------------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ class EventIndex:
     def claim(self, salt: str, *, ns_key: bytes, owner: bytes, seed: bytes) -> None:
         """This router derived the namespace of ``salt``: its parked blocks become credited, in slices (:meth:`advance`), and later ones at once.
 
-        Idempotent, O(1) when known. A salt belongs to the namespace that claimed it first.
+        Idempotent, O(1) when known. A salt belongs to the namespace that claimed it first, and a namespace has one salt.
         """
         contents = self._contents
         name = contents.names.get(salt)
@@ -158,6 +157,10 @@ class EventIndex:
             else:
                 name.owner.salts.move_to_end(salt)
             return
+        if ns_key in contents.ns_keys:
+            self.counters["claim_conflicts"] += 1
+            return
+        contents.ns_keys.add(ns_key)
         held = contents.owners.setdefault(owner, Owner())
         contents.names[salt] = Name(ns_key, owner, held, blocks.root(seed))
         held.salts[salt] = None
@@ -176,20 +179,21 @@ class EventIndex:
         while self._unparking and handled < max_blocks:
             salt = next(iter(self._unparking))
             name = contents.names.get(salt)
-            for group in self._groups():
-                while name is not None and handled < max_blocks and salt in group.parked:
-                    contents.unpark(group, name, next(iter(group.parked[salt].values())))
-                    handled += 1
+            for table in self._tables.values():
+                for group in list(table.groups.values()):
+                    while name is not None and handled < max_blocks and salt in group.parked:
+                        contents.unpark(table, group, name, next(iter(group.parked[salt].values())))
+                        handled += 1
             if name is None or salt not in contents.parked_by_salt:
                 del self._unparking[salt]
         if handled:
-            self._trim()
+            self._contents.trim()
         return handled
 
     def disclaim(self, salt: str) -> None:
         """The namespace is gone: forget its blocks everywhere."""
         if salt in self._contents.names:
-            self._contents.drop_name(salt, list(self._tables.values()))
+            self._contents.drop_name(salt)
 
     # -- look-up ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -290,7 +294,7 @@ class EventIndex:
         counters["unknown_fields"] += batch.unknown_fields
         if self._unparking:
             self.advance()
-        self._trim()
+        self._contents.trim()
         return Applied(
             stored=counters["stored"] - before["stored"],
             copies=counters["copies"] - before["copies"],
@@ -328,12 +332,6 @@ class EventIndex:
         """About what everything takes."""
         contents = self._contents
         return contents.blocks * BLOCK_BYTES + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
-
-    def _groups(self) -> list[Group]:
-        return [group for table in self._tables.values() for group in table.groups.values()]
-
-    def _trim(self) -> None:
-        self._contents.trim(list(self._tables.values()))
 
 
 def _windowed(group: Group) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from routing.core.blocks import TOKEN_BYTES
 from routing.core.kv_events import Hash, Stored
 
+Target = tuple[str, int]  # normalised URL of an engine, data-parallel rank
 Medium = Literal["GPU", "CPU", "STORAGE"]
 MEDIA: Final[tuple[Medium, ...]] = ("GPU", "CPU", "STORAGE")
 TIERS: Final = {
@@ -28,6 +29,8 @@ TIERS: Final = {
     "DISK": 2,
     "STORAGE": 2,
     "EXTERNAL": 2,
+    "FS": 2,
+    "REMOTE": 2,
 }
 FULL_KINDS: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 WINDOW_KINDS: Final = frozenset({"sliding_window", "sliding_window_mla"})
@@ -78,16 +81,15 @@ class Owner:
 
 
 class Name:
-    """A namespace that was claimed. ``adapter``: that of its first prompt seen, as a one-element tuple; a salt serves one adapter."""
+    """A namespace that was claimed."""
 
-    __slots__ = ("adapter", "ns_key", "owner", "owner_key", "root")
+    __slots__ = ("ns_key", "owner", "owner_key", "root")
 
     def __init__(self, ns_key: bytes, owner_key: bytes, owner: Owner, root: bytes) -> None:
         self.ns_key = ns_key
         self.owner_key = owner_key
         self.owner = owner
         self.root = root
-        self.adapter: tuple[str | None] | None = None
 
 
 class Segment:
@@ -97,12 +99,13 @@ class Segment:
     ``lower``: blocks held in lower tiers alone.
     """
 
-    __slots__ = ("group", "held", "lost", "lower", "name", "number")
+    __slots__ = ("adapter", "group", "held", "lost", "lower", "name", "number")
 
     def __init__(self, number: int, name: Name, group: Group) -> None:
         self.number = number
         self.name = name
         self.group = group
+        self.adapter: str | None = None
         self.held: dict[bytes, Block] = {}
         self.lost: dict[bytes, int] = {}
         self.lower = 0
@@ -184,7 +187,7 @@ class Table:
 
 def tier_of(medium: str | None, locality: str | None) -> int | None:
     """The tier of an event's medium, None for one that is not known. What is not at the engine itself is the lowest tier."""
-    tier = TIERS.get(medium)
+    tier = TIERS.get(medium) if medium is None or medium in TIERS else TIERS.get(medium.upper())
     return 2 if tier is not None and locality == "REMOTE" else tier
 
 

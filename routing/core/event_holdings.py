@@ -1,0 +1,231 @@
+"""What the event index holds, and how it goes: removals, resets, bounds. Internal to :mod:`routing.core.event_index`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from routing.core.event_tables import Block, Group, Name, Owner, Segment, Table, Target, Unusable, Waiting, fewer, tier_of
+from routing.core.kv_events import Removed
+
+COUNTERS: Final = (
+    "stored",
+    "copies",
+    "removed",
+    "removed_unknown",
+    "cleared",
+    "parked",
+    "parked_dropped",
+    "orphaned",
+    "orphans_adopted",
+    "orphans_dropped",
+    "ignored_foreign",
+    "ignored_media",
+    "ignored_adapter",
+    "ignored_crowded",
+    "ignored_dropped",
+    "unknown_events",
+    "unknown_fields",
+    "unknown_medium",
+    "without_tokens_unknown",
+    "set_semantics",
+    "hash_conflicts",
+    "hash_twins",
+    "evicted",
+    "old_generation",
+    "unknown_target",
+    "holes_matched",
+    "claims",
+    "claims_dropped",
+    "claim_conflicts",
+)
+
+
+class Holdings:
+    """All targets' tables with their blocks, the owners, and the bounded pools of what is not credited."""
+
+    def __init__(self, *, capacity_blocks: int, parked_bytes: int, orphan_bytes: int, ignored: int) -> None:
+        self.capacity_blocks = capacity_blocks
+        self.tables: dict[Target, Table] = {}
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.names: dict[str, Name] = {}
+        self.ns_keys: set[bytes] = set()
+        self.owners: dict[bytes, Owner] = {}
+        self.blocks = 0
+        self.parked_by_salt: dict[str, int] = {}  # bytes
+        self.parked_bytes = 0
+        self.orphan_bytes = 0
+        self.ignored = 0
+        self._parked_limit_bytes = parked_bytes
+        self._orphan_limit_bytes = orphan_bytes
+        self._ignored_limit = ignored
+        self.segments: dict[int, Segment] = {}
+        self._numbers = 0
+
+    def give_up(self, table: Table, reason: Unusable) -> None:
+        """Nothing this target says can be used until its next generation."""
+        self.empty(table)
+        table.unusable = reason
+
+    def place_of(self, block: Block) -> Segment:
+        return self.segments[block.segment]
+
+    def segment(self, group: Group, name: Name) -> Segment:
+        segment = group.segments.get(name.ns_key)
+        if segment is None:
+            self._numbers += 1
+            segment = group.segments[name.ns_key] = self.segments[self._numbers] = Segment(self._numbers, name, group)
+        return segment
+
+    def leave_orphans(self, group: Group, waiting: Waiting, *, listed: bool = True) -> int:
+        """Take a block out of the orphans; returns its copies."""
+        del group.orphans[waiting.hash]
+        del group.known[waiting.hash]
+        self.orphan_bytes -= waiting.size_bytes
+        if listed and waiting.parent is not None:
+            siblings = group.waiting_for.get(waiting.parent)
+            if siblings is not None:
+                siblings.remove(waiting.hash)
+                if not siblings:
+                    del group.waiting_for[waiting.parent]
+        return waiting.copies
+
+    def leave_parked(self, group: Group, waiting: Waiting) -> int:
+        salt = waiting.salt
+        parked = group.parked[salt]
+        del parked[waiting.hash]
+        del group.known[waiting.hash]
+        if not parked:
+            del group.parked[salt]
+        self.parked_bytes -= waiting.size_bytes
+        left = self.parked_by_salt[salt] - waiting.size_bytes
+        if left:
+            self.parked_by_salt[salt] = left
+        else:
+            del self.parked_by_salt[salt]
+        return waiting.copies
+
+    # -- removals -----------------------------------------------------------------------------------------------------------------------------------
+
+    def remove(self, table: Table, event: Removed) -> None:
+        tier = tier_of(event.medium, event.locality)
+        group = table.groups.get(event.group)
+        if tier is None or group is None:
+            self.counters["unknown_medium" if tier is None else "removed_unknown"] += len(event.hashes)
+            return
+        for hash_ in event.hashes:
+            known = group.known.get(hash_)
+            if known is None:
+                if hash_ in group.ignored:
+                    del group.ignored[hash_]
+                    self.ignored -= 1
+                else:
+                    self.counters["removed_unknown"] += 1
+                continue
+            copies = fewer(known.copies, tier, counting=table.counting and tier == 0)
+            if copies == known.copies:
+                self.counters["removed_unknown"] += 1
+            elif isinstance(known, Block):
+                self.counters["removed"] += 1
+                if not copies:
+                    self.drop(known)
+                else:
+                    if known.copies & 255 and not copies & 255:
+                        self.place_of(known).lower += 1
+                    known.copies = copies
+            elif copies:
+                known.copies = copies
+            elif known.salt:
+                self.leave_parked(group, known)
+            else:
+                self.leave_orphans(group, known)
+
+    def drop(self, block: Block) -> None:
+        segment = self.segments[block.segment]
+        del segment.group.known[block.hash]
+        segment.drop(block)
+        self.blocks -= 1
+
+    def empty(self, table: Table) -> None:
+        """Forget all of a table's blocks."""
+        for group in table.groups.values():
+            for segment in list(group.segments.values()):
+                self.drop_segment(segment)
+            for parked in [list(each.values()) for each in group.parked.values()]:
+                for waiting in parked:
+                    self.leave_parked(group, waiting)
+            self.orphan_bytes -= sum(waiting.size_bytes for waiting in group.orphans.values())
+            self.ignored -= len(group.ignored)
+            group.known.clear()
+        table.groups.clear()
+
+    def drop_name(self, salt: str) -> None:
+        """Forget a claim and its blocks."""
+        name = self.names.pop(salt)
+        self.ns_keys.discard(name.ns_key)
+        name.owner.salts.pop(salt, None)
+        for group in self.groups():
+            segment = group.segments.get(name.ns_key)
+            if segment is not None and segment.name is name:
+                self.drop_segment(segment)
+        if not name.owner.salts and not name.owner.blocks:
+            self.owners.pop(name.owner_key, None)
+
+    def drop_segment(self, segment: Segment) -> None:
+        """Forget a namespace's blocks in one KV group."""
+        owner = segment.name.owner
+        known = segment.group.known
+        for block in segment.held.values():
+            del known[block.hash]
+            if not block.children:
+                owner.leaves.pop(block, None)
+        owner.blocks -= len(segment.held)
+        self.blocks -= len(segment.held)
+        segment.held.clear()
+        del segment.group.segments[segment.name.ns_key]
+        del self.segments[segment.number]
+
+    # -- bounds -------------------------------------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[Group]:
+        return (group for table in self.tables.values() for group in table.groups.values())
+
+    def trim(self) -> None:
+        """Drop down to every bound."""
+        if self.blocks > self.capacity_blocks:
+            self._trim_owners()
+        if self.parked_bytes > self._parked_limit_bytes:
+            self._trim_parked()
+        while self.orphan_bytes > self._orphan_limit_bytes:
+            group = max(self.groups(), key=lambda each: len(each.orphans))
+            for _ in range(1 + len(group.orphans) // 64):
+                self.leave_orphans(group, next(iter(group.orphans.values())))
+                self.counters["orphans_dropped"] += 1
+        while self.ignored > self._ignored_limit:
+            group = max(self.groups(), key=lambda each: len(each.ignored))
+            for _ in range(1 + len(group.ignored) // 64):
+                group.ignored.popitem(last=False)
+                self.ignored -= 1
+                self.counters["ignored_dropped"] += 1
+
+    def _trim_owners(self) -> None:
+        """From whoever holds most, and from nobody below an equal share."""
+        while self.blocks > self.capacity_blocks:
+            active = [owner for owner in self.owners.values() if owner.blocks]
+            payer = max(active, key=lambda owner: owner.blocks)
+            over_share = payer.blocks - self.capacity_blocks // len(active)
+            for _ in range(max(1, min(over_share, self.blocks - self.capacity_blocks))):
+                self.drop(next(iter(payer.leaves)))
+                payer.evicted += 1
+                self.counters["evicted"] += 1
+
+    def _trim_parked(self) -> None:
+        """From the salt with most parked bytes, newest first: what continues a block goes before it."""
+        while self.parked_bytes > self._parked_limit_bytes:
+            salt = max(self.parked_by_salt, key=lambda each: self.parked_by_salt[each])
+            group = max((each for each in self.groups() if salt in each.parked), key=lambda each: len(each.parked[salt]))
+            for _ in range(1 + len(group.parked[salt]) // 64):
+                self.leave_parked(group, next(reversed(group.parked[salt].values())))
+                self.counters["parked_dropped"] += 1
+                if salt not in group.parked:
+                    break
