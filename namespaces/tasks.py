@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from celery import shared_task
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
@@ -20,6 +19,7 @@ from django.utils import timezone
 from namespaces import roots
 from namespaces.core.keyring import Roots
 from namespaces.services import keys, operations
+from settings.doors import door
 from tenants.actor import system
 from tenants.core.errors import NotFound
 from tenants.scoping import tenant_scope
@@ -55,17 +55,7 @@ def until(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < end_s
 
 
-@shared_task(
-    name=PROVISION,
-    acks_late=True,
-    soft_time_limit=20,  # s
-    time_limit=30,  # s
-    autoretry_for=(OperationalError, InterfaceError),
-    max_retries=5,
-    retry_backoff=True,
-    retry_jitter=True,
-    ignore_result=True,
-)
+@door(PROVISION, soft_s=20, hard_s=30, retry_on=(OperationalError, InterfaceError))
 def keys_provision(tenant_id: str) -> None:
     """Make one tenant's first key."""
     root, wanted = root_keys().current, UUID(tenant_id)
@@ -76,14 +66,7 @@ def keys_provision(tenant_id: str) -> None:
         _log.info("a tenant was deleted before its key was made")
 
 
-@shared_task(
-    name="namespaces.keys_provision_missing",
-    acks_late=True,
-    soft_time_limit=60,  # s
-    time_limit=90,  # s
-    expires=30,  # s; beat sends another every 10 s
-    ignore_result=True,
-)
+@door("namespaces.keys_provision_missing", soft_s=60, hard_s=90, expires_s=30)
 def keys_provision_missing() -> None:
     """Make what the wake-ups missed. Not retried: the next beat is the retry."""
     root = root_keys().current
@@ -96,17 +79,7 @@ def keys_provision_missing() -> None:
         _log.info("the sweep made the keys of %d tenants", len(made))
 
 
-@shared_task(
-    name=OPERATE,
-    acks_late=True,
-    soft_time_limit=60,  # s
-    time_limit=90,  # s
-    autoretry_for=(OperationalError, InterfaceError),
-    max_retries=5,
-    retry_backoff=True,
-    retry_jitter=True,
-    ignore_result=True,
-)
+@door(OPERATE, soft_s=60, hard_s=90, retry_on=(OperationalError, InterfaceError))
 def keys_operate(tenant_id: str, operation_id: str) -> None:
     """Do one operation on keys. What ``OPERATE_S`` does not suffice for, the sweep goes on with: the position is in its row."""
     try:
@@ -115,14 +88,7 @@ def keys_operate(tenant_id: str, operation_id: str) -> None:
         _log.info("an operation on keys is gone")
 
 
-@shared_task(
-    name="namespaces.keys_operations",
-    acks_late=True,
-    soft_time_limit=60,  # s
-    time_limit=90,  # s
-    expires=10,  # s; beat sends another every 5 s
-    ignore_result=True,
-)
+@door("namespaces.keys_operations", soft_s=60, hard_s=90, expires_s=10)
 def keys_operations() -> None:
     """Go on with every open operation. Not retried: the next beat is the retry."""
     held = root_keys()
@@ -132,14 +98,7 @@ def keys_operations() -> None:
         _log.warning("the sweep of operations on keys stopped (%s); the next one goes on", type(error).__name__)
 
 
-@shared_task(
-    name="namespaces.keys_destroy_expired",
-    acks_late=True,
-    soft_time_limit=300,  # s
-    time_limit=360,  # s
-    expires=3000,  # s; beat sends another every hour
-    ignore_result=True,
-)
+@door("namespaces.keys_destroy_expired", soft_s=300, hard_s=360, expires_s=3000)
 def keys_destroy_expired() -> None:
     """Destroy the keys of tenants deleted long enough ago. Needs no root key; it runs here because keys are this queue's."""
     gone = keys.destroy_expired(actor=system("keys"), now=timezone.now())

@@ -1,4 +1,4 @@
-"""Celery's doors to publishing, to isolation audits and to noting the use of keys.
+"""Celery's doors to publishing, to isolation audits, to reconciliation and to noting the use of keys.
 
 Repeats are harmless: Valkey keeps the highest version, an audit is begun once, the use of a key never goes back.
 
@@ -8,9 +8,9 @@ Publishing has the queue ``publish`` to itself (with the sweeps, which are short
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from uuid import UUID
 
-from celery import shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
@@ -20,36 +20,21 @@ from routing import queries
 from routing.services import key_use, publishing
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
+from routing.services.reconciliation import running as reconciling
+from settings.doors import door
 
 VALKEY_S = 0.5
 _log = logging.getLogger(__name__)
 _watch = Watch()
 
 
-@shared_task(
-    name="routing.publish",
-    acks_late=True,
-    soft_time_limit=20,  # s
-    time_limit=30,  # s
-    autoretry_for=(OperationalError, InterfaceError, RedisError),
-    max_retries=5,
-    retry_backoff=True,
-    retry_jitter=True,
-    ignore_result=True,
-)
+@door("routing.publish", soft_s=20, hard_s=30, retry_on=(OperationalError, InterfaceError, RedisError))
 def publish(tenant_id: str) -> None:
     """Publish one tenant."""
     publishing.publish(UUID(tenant_id))
 
 
-@shared_task(
-    name="routing.sweep_publications",
-    acks_late=True,
-    soft_time_limit=60,  # s
-    time_limit=90,  # s
-    expires=30,  # s; beat sends another every 5 s, so an old one is not worth running
-    ignore_result=True,
-)
+@door("routing.sweep_publications", soft_s=60, hard_s=90, expires_s=30)
 def sweep_publications() -> None:
     """Publish what the on-commit hook could not. Not retried: the next beat is the retry."""
     try:
@@ -61,13 +46,7 @@ def sweep_publications() -> None:
         _log.info("the sweep published %d tenants", len(published))
 
 
-@shared_task(
-    name="routing.audit_run",
-    acks_late=True,
-    soft_time_limit=840,  # s; an audit ends itself after 720 s
-    time_limit=870,  # s; below the time that it holds its replica for
-    ignore_result=True,
-)
+@door("routing.audit_run", soft_s=840, hard_s=870)  # an audit ends itself after 720 s, and holds its replica for 900
 def audit_run(tenant_id: str, run_id: str) -> None:
     """Carry out one order. Not retried: what did not begin the plan sends again, what broke off says so."""
     try:
@@ -79,14 +58,7 @@ def audit_run(tenant_id: str, run_id: str) -> None:
         _log.info("audit %s: %s %s", run_id, ended.run.outcome or ended.run.state, ended.state or "")
 
 
-@shared_task(
-    name="routing.plan_audits",
-    acks_late=True,
-    soft_time_limit=60,  # s
-    time_limit=90,  # s
-    expires=30,  # s; beat sends another every 15 s
-    ignore_result=True,
-)
+@door("routing.plan_audits", soft_s=60, hard_s=90, expires_s=30)
 def plan_audits() -> None:
     """Order what is due and what alarms ask for. Not retried: the next beat is the retry."""
     try:
@@ -98,14 +70,7 @@ def plan_audits() -> None:
         _log.info("%d audits ordered", len(made))
 
 
-@shared_task(
-    name="routing.note_key_use",
-    acks_late=True,
-    soft_time_limit=25,  # s
-    time_limit=60,  # s
-    expires=30,  # s; beat sends another every 30 s
-    ignore_result=True,
-)
+@door("routing.note_key_use", soft_s=25, hard_s=60, expires_s=30)
 def note_key_use() -> None:
     """Note when keys were last used. Not retried: the next beat looks at the same minutes again."""
     try:
@@ -114,14 +79,7 @@ def note_key_use() -> None:
         _log.warning("the use of keys was not noted (%s); the next run goes on", type(error).__name__)
 
 
-@shared_task(
-    name="routing.sweep_isolation",
-    acks_late=True,
-    soft_time_limit=30,  # s
-    time_limit=60,  # s
-    expires=10,  # s; beat sends another every 2 s
-    ignore_result=True,
-)
+@door("routing.sweep_isolation", soft_s=30, hard_s=60, expires_s=10)
 def sweep_isolation() -> None:
     """Act on what routers report: assign namespaces, notice new builds. Not retried: the next beat is the retry."""
     try:
@@ -130,3 +88,28 @@ def sweep_isolation() -> None:
         _watch.look(found, timezone.now())
     except (OperationalError, InterfaceError, RedisError) as error:
         _log.warning("routers' reports were not acted on (%s); the next sweep goes on", type(error).__name__)
+
+
+@door("routing.reconcile", soft_s=100, hard_s=115, expires_s=50)
+def reconcile() -> None:
+    """Reconcile all tenants, as far as time allows. Not retried: the next beat goes on."""
+    try:
+        ended = reconciling.sweep()
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("reconciliation stopped (%s); the next run goes on", type(error).__name__)
+        return
+    done = Counter[str]()
+    for one in ended:
+        done.update(open=len(one.findings), opened=one.run.opened, resolved=one.run.resolved, repairs=one.run.repairs)
+    if done["opened"] or done["resolved"] or done["repairs"]:
+        counts = (done[name] for name in ("open", "opened", "resolved", "repairs"))
+        _log.info("reconciled %d tenants: %d findings open, %d opened, %d resolved, %d repairs", len(ended), *counts)
+
+
+@door("routing.reconcile_tenant", soft_s=60, hard_s=90)
+def reconcile_tenant(tenant_id: str, run_id: str) -> None:
+    """Carry out a run that was asked for. Not retried: what did not begin the next beat takes."""
+    try:
+        reconciling.run(UUID(tenant_id), trigger="demand", run_id=UUID(run_id))
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("a run of reconciliation broke off (%s); the next beat makes another", type(error).__name__)

@@ -177,6 +177,7 @@ CELERY_TASK_ROUTES = {
     "routing.audit*": {"queue": "audit"},
     "routing.plan_audits": {"queue": "bulk"},
     "routing.note_key_use": {"queue": "bulk"},
+    "routing.reconcile*": {"queue": "bulk"},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -185,6 +186,7 @@ CELERY_BEAT_SCHEDULE = {
     "isolation-sweep": {"task": "routing.sweep_isolation", "schedule": 2.0},
     "audit-plan": {"task": "routing.plan_audits", "schedule": 15.0},
     "key-use": {"task": "routing.note_key_use", "schedule": 30.0},
+    "reconciliation": {"task": "routing.reconcile", "schedule": 60.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
     "keys-operations": {"task": "namespaces.keys_operations", "schedule": 5.0},
     "keys-destroy": {"task": "namespaces.keys_destroy_expired", "schedule": 3600.0},

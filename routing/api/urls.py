@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from namespaces.api.urls import urlpatterns as namespace_urls
-from routing.api import audits, catalogue, decisions, endpoints, identity, policies, pools
+from routing.api import audits, catalogue, decisions, endpoints, identity, policies, pools, reconciliation
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -70,6 +70,10 @@ _resources: list[URLPattern | URLResolver] = [
     *both("evidence-key", audits.EvidenceKeyView, "evidence-key"),
     *both("namespaces/explain", identity.NamespaceExplain, "namespace-explain"),
     *both("identity-events", identity.IdentityEvents, "identity-events"),
+    *both("reconciliation", reconciliation.ReconciliationView, "reconciliation"),
+    *both("reconciliation/runs", reconciliation.ReconciliationRuns, "reconciliation-runs"),
+    *both("reconciliation/findings", reconciliation.ReconciliationFindings, "reconciliation-findings"),
+    *both("reconciliation/findings/<str:reference>", reconciliation.ReconciliationFindingItem, "reconciliation-finding"),
     *both("routers", decisions.RoutersView, "routers"),
     *both("status", decisions.StatusView, "status"),
     re_path(r"^(?P<rest>.*)$", NothingHere.as_view(schema=None)),

@@ -18,6 +18,8 @@ QUEUES = {
     "routing.sweep_isolation": "publish",
     "routing.plan_audits": "bulk",
     "routing.note_key_use": "bulk",
+    "routing.reconcile": "bulk",
+    "routing.reconcile_tenant": "bulk",
     "routing.audit_run": "audit",
     "namespaces.keys_provision": "keys",
 }
@@ -63,6 +65,8 @@ def test_a_task_for_nothing_does_nothing() -> None:
     tasks.audit_run(str(uuid.uuid4()), str(uuid.uuid4()))
     tasks.plan_audits()
     tasks.note_key_use()
+    tasks.reconcile()
+    tasks.reconcile_tenant(str(uuid.uuid4()), str(uuid.uuid4()))
 
 
 def test_key_use_is_noted_every_half_minute() -> None:
