@@ -30,6 +30,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight: int = 0
     evidence: str = "none"
     evidence_age_s: float = 0.0
+    residency: str = "history"  # how far its events could be trusted
     terms: dict[str, float] = {}
 
 

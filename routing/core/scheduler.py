@@ -44,6 +44,7 @@ def _candidate(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate
         in_flight=replica.in_flight,
         evidence=replica.evidence,
         evidence_age_s=replica.evidence_age_s,
+        residency=replica.residency,
         terms=terms,
     )
 

@@ -35,6 +35,7 @@ class Replica:
     matched_tokens: int = 0  # prefix the replica probably holds
     confidence: float = 0.0  # [0, 0.97], of that belief
     evidence: str = "none"  # event, inferred, pending, none
+    residency: str = "history"  # how far its events can be trusted: exact, warming, degraded, history
     evidence_age_s: float = 0.0
     prefill_tokens_per_s: float = 8000.0
     fixed_s: float = 0.03
@@ -62,6 +63,7 @@ class Candidate:
     in_flight: int
     evidence: str
     evidence_age_s: float
+    residency: str = "history"
     terms: dict[str, float] = field(default_factory=dict)
 
 

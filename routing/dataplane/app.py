@@ -19,9 +19,12 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from routing.core.event_index import EventIndex
 from routing.dataplane import doors, upstream
 from routing.dataplane.config import Config, Secrets
+from routing.dataplane.event_metrics import EventCollector
 from routing.dataplane.feeds.artifacts import ArtifactFeed
+from routing.dataplane.feeds.kv import KvFeed
 from routing.dataplane.feeds.load import LoadFeed
 from routing.dataplane.feeds.peers import PeerCollector, PeerFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
@@ -64,12 +67,15 @@ class Router:
             fresh_session=upstream.make_session(config, pooled=False, resolver=resolver),
             workers=self._workers,
             tokens=TokenDesk(prompts=Prompts()),
+            events=EventIndex(budget_bytes=config.event_index_bytes),
         )
         metrics.registry.register(PlaneCollector(self.plane))
         metrics.registry.register(PeerCollector(self.plane))
+        metrics.registry.register(EventCollector(self.plane))
         keys = Keys(secrets)
         self.snapshots = SnapshotFeed(self.plane, keys)
         self.load = LoadFeed(self.plane)
+        self.kv = KvFeed(self.plane, resolver=resolver)
         self.peers = PeerFeed(self.plane, keys)
         self.artifacts = ArtifactFeed(self.plane, keys)
         self.plane.tokens.artifacts = self.artifacts.status
@@ -99,6 +105,7 @@ class Router:
             self._run(self.peers.tell(self._valkey), "word to siblings")
             await self.peers.warm(self._valkey)
         self._run(self.load.run(), "load")
+        self._run(self.kv.run(), "kv events")
         self._run(self.artifacts.run(self._valkey), "artifacts")
         await self._listen(doors.public_door(self.plane), self.config.port, reuse_port=self.config.reuse_port)
         await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)

@@ -8,9 +8,8 @@ from uuid import UUID
 
 from namespaces.core.salts import Namespace
 from routing.core import filters, prefix, scheduler
-from routing.core.residency import NO_MATCH
 from routing.core.types import Ask, NoReplica, Replica
-from routing.dataplane import errors
+from routing.dataplane import errors, evidence
 from routing.dataplane.inflight import Choice, Flight, Prompt
 from routing.dataplane.openai import Call
 from routing.dataplane.state import EndpointState, Plane
@@ -62,6 +61,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
     if not tried and flight.probe is None:
         state.sequence += 1
     owner = flight.owner
+    _claim(plane, endpoint, namespace, owner)
     pool_rate, sizes = plane.pool_rate(endpoint), plane.index.sizes()
     candidates = [
         _picture(
@@ -93,6 +93,13 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         state.chosen = {**{one: when for one, when in state.chosen.items() if one in here}, UUID(decision.chosen.replica_id): state.sequence}
     chosen = next(replica for replica in endpoint.replicas if str(replica.entry.id) == decision.chosen.replica_id)
     return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
+
+
+def _claim(plane: Plane, endpoint: EndpointView, namespace: Namespace, owner: bytes) -> None:
+    """Tell the event index whose blocks carry this salt. A namespace that never comes back has none to find."""
+    if endpoint.entry.sharing != "none":
+        key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+        plane.events.claim(namespace.salt, ns_key=key, owner=owner, seed=namespace.index_seed)
 
 
 def _wish(plane: Plane, flight: Flight, refused: NoReplica, now_s: float) -> None:
@@ -139,8 +146,8 @@ def _picture(
     if refusal is not None:
         return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
     key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
-    match = plane.index.match(key, prompt.digests, replica.url, now_s, owner=owner) if prompt.digests else NO_MATCH
-    matched_tokens = min(prompt.tokens, int(match.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
+    belief = evidence.believe(plane, replica.url, key, prompt, owner=owner, now_s=now_s)
+    kappa = plane.trust.kappa((replica.url, 0), owner, key, exact=belief.evidence == "event", now_s=now_s)
     queued_tokens, waiting = engine.ledger.queued(now_s)
     foreign_tokens, foreign_running = engine.foreign(now_s)
     shared = plane.siblings.load(replica.url, now_s)
@@ -153,14 +160,15 @@ def _picture(
         active_decodes=max(0, engine.in_flight - waiting) + shared.decodes + foreign_running,
         in_flight=engine.in_flight + round(shared.in_flight),
         last_chosen=state.chosen.get(entry.id, 0),
-        matched_tokens=matched_tokens,
-        confidence=match.confidence * min(1.0, plane.trust.kappa((replica.url, 0), owner, key, exact=False, now_s=now_s)),
-        evidence=match.source or "none",
-        evidence_age_s=match.age_s,
+        matched_tokens=belief.matched_tokens,
+        confidence=belief.confidence * min(1.0, kappa),
+        evidence=belief.evidence,
+        evidence_age_s=belief.age_s,
+        residency=belief.state,
         prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),
         fixed_s=engine.calibration.fixed_s,
         working_set_blocks=held_blocks,
         capacity_blocks=capacity,
-        new_blocks=max(0, len(prompt.digests) - match.blocks),
+        new_blocks=max(0, len(prompt.digests) - belief.held_blocks),
         rank=prefix.rendezvous(namespace.index_seed, prompt.head, entry.id.bytes),
     )

@@ -11,6 +11,7 @@ may take an hour.
 * ``write_s``: how long a client may refuse to read before its stream is closed.
 * ``tokens_s``: how long a request waits for the exact tokens of its prompt; without them it goes on by the bytes. ``parity_s``: between two
   comparisons of our tokens with an engine's.
+* ``kv_replay_s``: how long a replay of KV events may make no progress. ``kv_retry_s``: before an event socket is connected to again, doubling.
 * ``drain_s``: how long streams may go on after SIGTERM; ``linger_s``: how long new requests are still served, while balancers take the router out.
 """
 
@@ -75,6 +76,9 @@ class Config:
     artifact_bytes: int = 1024 * 1024 * 1024
     artifact_disk_bytes: int = 2 * 1024 * 1024 * 1024
     parity_s: float = 3600.0
+    kv_replay_s: float = 5.0
+    kv_retry_s: float = 0.5
+    event_index_bytes: int = 1024 * 1024 * 1024
 
 
 def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secrets]:
@@ -123,6 +127,9 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         artifact_bytes=read.integer("ROUTER_ARTIFACT_BYTES", default.artifact_bytes, low=1024, env=env),
         artifact_disk_bytes=read.integer("ROUTER_ARTIFACT_DISK_BYTES", default.artifact_disk_bytes, low=1024, env=env),
         parity_s=number("ROUTER_PARITY_S", default.parity_s),
+        kv_replay_s=number("ROUTER_KV_REPLAY_S", default.kv_replay_s),
+        kv_retry_s=number("ROUTER_KV_RETRY_S", default.kv_retry_s),
+        event_index_bytes=read.integer("ROUTER_EVENT_INDEX_BYTES", default.event_index_bytes, low=1024 * 1024, env=env),
         media_hosts=tuple(host.lower() for host in read.words("ROUTER_MEDIA_HOSTS", env=env)),
     )
     wanted = read.root_references(env=env)

@@ -358,5 +358,6 @@ def _candidate(one: Candidate) -> CandidateRecord:
         in_flight=one.in_flight,
         evidence=one.evidence,
         evidence_age_s=one.evidence_age_s,
+        residency=one.residency,
         terms=one.terms,
     )

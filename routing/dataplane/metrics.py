@@ -58,6 +58,9 @@ class Metrics:
         self.trust_changes = Counter(
             "saltroute_trust_changes", "Verdicts on predicted reuse that changed", ["scope", "verdict", "cause"], registry=self.registry
         )
+        self.kv_messages = Counter(
+            "saltroute_kv_messages", "Messages of KV events and what became of connections, by kind", ["kind"], registry=self.registry
+        )
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
 
     def page(self) -> bytes:

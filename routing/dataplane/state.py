@@ -24,6 +24,7 @@ from routing.core import prefix
 from routing.core.breaker import Breaker
 from routing.core.build import Facts
 from routing.core.calibration import ByteRatio, Calibration
+from routing.core.event_index import EventIndex, Sizes
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
 from routing.core.peering import Outbox
@@ -33,6 +34,7 @@ from routing.core.trust_table import TrustTable
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
+from routing.dataplane.residency import Book
 from routing.dataplane.telemetry import Telemetry
 from routing.dataplane.tokens import TokenDesk
 from routing.dataplane.unserved import Unserved
@@ -41,6 +43,7 @@ from routing.dataplane.view import EMPTY, EndpointView, Lookups, PlaneView, Repl
 SCRAPE_FADE_S = 5.0
 SCRAPE_TOO_OLD_S = 15.0
 MISSES_UNTIL_UNREACHABLE = 2
+
 
 Health = Literal["unknown", "ok", "failing", "blocked"]
 
@@ -166,6 +169,8 @@ class Plane:
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
     index: HistoryIndex = field(default_factory=HistoryIndex)
+    events: EventIndex = field(default_factory=EventIndex)  # what engines' own events show
+    residency: Book = field(default_factory=Book)  # how far those can be trusted
     outbox: Outbox = field(default_factory=Outbox)  # what siblings are to be told
     siblings: Siblings = field(default_factory=Siblings)  # what they told
     trust: TrustTable = field(default_factory=TrustTable)
@@ -236,16 +241,26 @@ class Plane:
         bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
         self.index.set_capacity(engine.url, min(prefix.MAX_BLOCKS * 64, int(engine.capacity_tokens * bytes_per_token / prefix.BLOCK_BYTES)))
 
+    def _residency(self, url: str, shown: Mapping[tuple[str, int], Sizes], now_s: float) -> dict[str, object]:
+        """The state of an engine's events, why, since when, and how many blocks they show."""
+        standing, ranks = self.residency.of(url), self.residency.ranks.get(url, ())
+        return {
+            "residency": standing.state,
+            "residency_reason": standing.reason,
+            "residency_for_s": None if standing.since_s is None else round(now_s - standing.since_s, 1),
+            "event_blocks": sum(shown[url, rank].credited for rank in ranks if (url, rank) in shown),
+        }
+
     def engine_report(self, now_s: float) -> dict[str, dict[str, object]]:
         """What the router's report says of each engine, by URL. ``residency`` says what beliefs about its cache rest on."""
-        sizes = self.index.sizes()
+        sizes, shown = self.index.sizes(), self.events.sizes()
         return {
             url: {
                 "condition": engine.condition(now_s),
                 "in_flight": engine.in_flight,
                 "queued_tokens": round(engine.ledger.queued(now_s)[0]),
                 "waiting": engine.waiting,
-                "residency": "history",
+                **self._residency(url, shown, now_s),
                 "residency_blocks": sizes.get(url, (0, 0))[0],
                 "trust": msgspec.to_builtins(self.trust.report((url, 0), now_s)),
                 "build": engine.facts.digest(self.replicas[url].entry.engine) if url in self.replicas else None,

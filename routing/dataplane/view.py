@@ -153,7 +153,9 @@ class PlaneView:
         for tenant in self.tenants.values():
             for endpoint in () if tenant.snapshot.deleted else tenant.endpoints.values():
                 for replica in endpoint.replicas:
-                    replicas[replica.url] = replica
+                    known = replicas.get(replica.url)
+                    if known is None or known.entry.kv_events is None:  # where one of its rows declares its events, that one speaks for it
+                        replicas[replica.url] = replica
                     used_by.setdefault(replica.url, set()).add(endpoint.entry.id)
         return replicas, {url: frozenset(ids) for url, ids in used_by.items()}
 

@@ -193,6 +193,7 @@ class SnapshotFeed:
             "in_flight": plane.in_flight,
             "replicas": plane.engine_report(time.monotonic()),
             "siblings": plane.siblings.report(time.monotonic()),
+            "residency_changes": plane.residency.report(),
             "unserved": plane.unserved.report(time.monotonic()),
             "tokens": plane.tokens.report(),
         }

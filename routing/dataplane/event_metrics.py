@@ -1,0 +1,42 @@
+"""Metrics of KV events and of what they are trusted for, read from the running state at scrape time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from routing.core.residency_state import State
+
+if TYPE_CHECKING:
+    from routing.dataplane.state import Plane
+
+
+class EventCollector(Collector):
+    """Label values are states and names of counters, closed sets of ours, and the replica as elsewhere."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        plane = self._plane
+        blocks = GaugeMetricFamily("saltroute_replica_event_blocks", "Blocks that events show resident", labels=["replica"])
+        found: Counter[str] = Counter()
+        sizes = plane.events.sizes()
+        for url in plane.engines:
+            found[plane.residency.of(url).state] += 1
+            held = [sizes[url, rank].credited for rank in plane.residency.ranks.get(url, ()) if (url, rank) in sizes]
+            blocks.add_metric([url], float(sum(held)))
+        states = GaugeMetricFamily("saltroute_replicas_by_residency", "Engines by how far their events can be trusted", labels=["state"])
+        for state in get_args(State):
+            states.add_metric([state], float(found[state]))
+        changes = CounterMetricFamily("saltroute_residency_changes", "Changes of that state", labels=["before", "after"])
+        for (before, after), count in plane.residency.counts.items():
+            changes.add_metric([before, after], count)
+        events = CounterMetricFamily("saltroute_event_index", "What the event index did", labels=["what"])
+        for what, count in plane.events.counters.items():
+            events.add_metric([what], count)
+        yield from (blocks, states, changes, events)

@@ -1,0 +1,102 @@
+"""What is believed of a replica's cache for one prompt: events where they can be trusted, the router's own history for the rest.
+
+State ``exact`` and exact tokens: what events show, and beyond it only dispatches in flight and answers younger than the events' lag; an older answer
+would have been confirmed by now, so without a confirmation the block is gone. Otherwise events and history both count, whichever is surer for each
+part of the prompt. State ``history``: history alone.
+
+Confidence in a block that events show is that of its tier, halved while messages of its engine are missing. An engine of several data-parallel ranks
+picks the rank itself, so the mean over its ranks is what to expect.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from routing.core import prefix
+from routing.core.residency import NO_MATCH, Match
+from routing.core.residency_state import Reason, State
+from routing.dataplane.inflight import Prompt
+from routing.dataplane.state import Plane
+
+EVENT_LAG_S = 2.0  # an engine says within this what it holds
+P_EVENT = 0.97
+DURING_GAP = 0.5
+TIER_TRUST = {"GPU": 1.0, "CPU": 0.8, "STORAGE": 0.5}  # that a block there is used; slower tiers have yet to prove themselves
+_GAPS: frozenset[Reason] = frozenset({"gap", "stale", "malformed", "replay"})
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """``confidence`` in [0, 0.97] is the mean over the matched tokens, before kappa; ``evidence`` and ``age_s`` are those of the last of them."""
+
+    matched_tokens: int
+    confidence: float
+    evidence: str  # event, inferred, pending, none
+    age_s: float
+    state: State
+    held_blocks: int  # of the prompt's history blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What events show: tokens, how many of them to expect, whether that is all that is known exactly of the prompt."""
+
+    tokens: int
+    expected_tokens: float
+    all_exact: bool
+    age_s: float
+
+
+def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float) -> Belief:
+    """The belief for the prompt of a namespace (``key``: the 16 bytes of its public id) at the engine of ``url``."""
+    standing = plane.residency.of(url)
+    shown = _events(plane, url, key, prompt, gap=standing.reason in _GAPS, now_s=now_s) if standing.state != "history" and prompt.exact else None
+    # Beyond a prompt's exact tokens (its first image) events cannot speak, history can.
+    bound = shown is not None and standing.state == "exact" and not (shown.all_exact and prompt.exact_tokens < prompt.tokens)
+    history = NO_MATCH
+    if prompt.digests:
+        history = plane.index.match(key, prompt.digests, url, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf)
+    remembered = min(prompt.tokens, int(history.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
+    if shown is None or not shown.tokens:
+        return Belief(remembered, history.confidence, history.source or "none", history.age_s, standing.state, history.blocks)
+    return _both(prompt, shown, history, remembered, standing.state)
+
+
+def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state: State) -> Belief:
+    """Each part of the prompt by the surer evidence."""
+    matched = max(shown.tokens, remembered)
+    surer = max(shown.expected_tokens / shown.tokens, history.confidence)
+    common = min(shown.tokens, remembered)
+    expected = common * surer + (shown.tokens - common) * shown.expected_tokens / shown.tokens + (remembered - common) * history.confidence
+    held_blocks = max(history.blocks, int(shown.tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES))
+    by_events = shown.tokens >= remembered
+    return Belief(
+        matched_tokens=matched,
+        confidence=min(P_EVENT, expected / matched),
+        evidence="event" if by_events else history.source or "none",
+        age_s=shown.age_s if by_events else history.age_s,
+        state=state,
+        held_blocks=min(len(prompt.digests), held_blocks),
+    )
+
+
+def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, now_s: float) -> _Shown:
+    ranks = plane.residency.ranks.get(url, {})
+    matches = [plane.events.match_chain(key, prompt.chain, (url, rank), now_s) for rank in ranks]
+    sure = P_EVENT * (DURING_GAP if gap else 1.0)
+    sizes = [size for rank in ranks for size in plane.events.block_sizes((url, rank))]
+    tokens = expected = 0.0
+    for match in matches:
+        lower = match.lower_blocks * (match.tokens // match.blocks if match.blocks else max(sizes, default=0))
+        tokens += match.tokens + lower
+        expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
+    count = max(1, len(matches))
+    whole_tokens = prompt.exact_tokens - prompt.exact_tokens % max(sizes) if sizes else 0
+    held = min(prompt.tokens, int(tokens / count))
+    return _Shown(
+        tokens=held,
+        expected_tokens=min(held * P_EVENT, expected / count),
+        all_exact=held >= whole_tokens > 0,
+        age_s=max((match.age_s for match in matches), default=0.0),
+    )

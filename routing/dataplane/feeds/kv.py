@@ -1,0 +1,364 @@
+"""KV events: what engines say of their own caches, as it happens.
+
+One subscription for each data-parallel rank of each physical engine, over all tenants that use it. Where its sockets are comes from ``kv_sources``;
+the host is always the replica's own, resolved and checked again before every connection. A subscription that joins, or comes back, asks for what it
+missed; ``routing.core.sequence`` puts both streams in order and says what is lost. What is applied goes to the event index, which credits a block
+only under a namespace that this router derived itself.
+
+Policy: nothing of an event, and no address of a source, is logged or reported: the stream holds token ids and salts in clear. A gap that no replay
+fills empties the target, since removals may be among what was lost; so does silence of 30 s. Whatever goes wrong here, requests go on with residency
+from history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import aiohttp
+import zmq
+
+from routing.core import kv_events
+from routing.core.event_index import Sizes
+from routing.core.event_tables import Unusable
+from routing.core.residency_state import Reason
+from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
+from routing.dataplane.feeds import kv_sockets, kv_sources, load
+from routing.dataplane.feeds.kv_sockets import EventSockets, Pump
+from routing.dataplane.feeds.kv_sources import Source
+from routing.dataplane.state import Engine, Plane
+from routing.outbound import guard
+from routing.outbound.literal import checked_literal
+
+MAX_REPLAY_MESSAGES = 100_000
+MAX_REPLAY_BYTES = 512 * 1024 * 1024
+RETRY_MAX_S = 30.0
+LOOK_S = 1.0  # between two looks at the index's sizes
+TURN_S = 0.1  # between two looks at the configuration and at the clocks of replays
+_UNUSABLE: dict[Unusable, Reason] = {
+    "unknown_spec_kind": "unknown_spec_kind",
+    "block_size": "block_size",
+    "hash_conflict": "unsupported",
+    "too_many_groups": "unsupported",
+}
+BUDGET_S = 60.0  # without an eviction, until the index counts as whole again
+KNOWN_SHARE = 0.95  # of a cache: so much seen since a late start, and what lay there before is gone
+log = logging.getLogger("saltroute.events")
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection of a subscription."""
+
+    sockets: EventSockets
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    request: int = 0  # of the replay under way
+    replay_messages: int = 0
+    replay_bytes: int = 0
+    live_next: bool = False  # live and replay take turns
+
+
+class Subscription:
+    """One rank of one engine: connects, listens, asks, applies, and connects again."""
+
+    def __init__(self, plane: Plane, feed: KvFeed, engine: Engine, source: Source) -> None:
+        self._plane = plane
+        self._feed = feed
+        self.engine = engine
+        self.source = source
+        self.target = (engine.url, source.rank)
+        self.tracker: Tracker[bytes] = Tracker(can_replay=source.replay_port is not None, deadline_s=plane.config.kv_replay_s)
+        self._session: _Session | None = None
+        self._started_at: float | None = None
+        self._closed = False
+        plane.events.set_generation(self.target, self.tracker.generation, time.monotonic())
+        plane.residency.begin(self.target, time.monotonic())
+        self._task = asyncio.create_task(self._run(), name="kv events")
+
+    # -- the connection ------------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Connect, and again when a connection ended, for ever; the pause doubles while nobody answers."""
+        book, pause_s = self._plane.residency, self._plane.config.kv_retry_s
+        while True:
+            refused = False
+            try:
+                await self._connect()
+                pause_s = self._plane.config.kv_retry_s
+            except guard.AddressRefused:
+                refused = True
+                self._count("refused")
+            except (OSError, zmq.ZMQError):
+                self._count("unreachable")
+            if refused or book.has(self.target, "subscribing"):
+                book.add(self.target, "no_events", time.monotonic())
+            else:
+                book.add(self.target, "stale", time.monotonic())
+            await asyncio.sleep(pause_s)
+            pause_s = min(RETRY_MAX_S, pause_s * 2)
+
+    async def _connect(self) -> None:
+        """One connection, from its check to its end.
+
+        Raises:
+            AddressRefused, OSError: it could not be made.
+        """
+        config = self._plane.config
+        host = urlsplit(self.engine.url).hostname or ""
+        async with asyncio.timeout(config.connect_s):
+            address = await checked_literal(host, config.allowed_ranges, self._feed.resolver)
+        sockets = EventSockets(
+            self._feed.context,
+            address,
+            port=self.source.port,
+            replay_port=self.source.replay_port,
+            topic=self.source.topic,
+            connect_s=config.connect_s,
+            wake=self._wake,
+        )
+        self._session = session = _Session(sockets)
+        try:
+            self._wake()
+            async with asyncio.timeout(config.connect_s):
+                await sockets.established.wait()
+            if sockets.lost:
+                raise ConnectionRefusedError
+            self._count("connected")
+            await self._feed.ask_start(self.engine.url)  # which process is it? Numbers alone may not tell
+            now_s = time.monotonic()
+            self._plane.residency.drop(self.target, "no_events", "stale", now_s=now_s)
+            self.check_start(now_s)
+            self._act(self.tracker.subscribed(now_s))
+            await session.ended.wait()
+        finally:
+            self._session = None
+            self._feed.pump.drop(self)
+            sockets.close()
+            self.tracker.disconnected()
+
+    def _wake(self) -> None:
+        self._feed.pump.wake(self)
+
+    async def close(self) -> None:
+        """The engine left the configuration, or its sources changed: nothing of it is applied any more, whatever is still queued."""
+        self._closed = True
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- what arrives --------------------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Take one message; True if there may be more. Called by the pump."""
+        session = self._session
+        if session is None or self._closed:
+            return False
+        try:
+            session.sockets.look()
+            if not session.sockets.lost:
+                return self._take(session)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the pump; the type alone is named: a text may quote an event
+            log.error("an engine's events could not be read: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
+            self._count("mistake")
+            self._plane.residency.add(self.target, "malformed", time.monotonic())
+        session.ended.set()
+        return False
+
+    def _take(self, session: _Session) -> bool:
+        sockets, now_s = session.sockets, time.monotonic()
+        session.live_next = not session.live_next
+        message = sockets.live() or sockets.replay() if session.live_next else sockets.replay() or sockets.live()
+        if message is None:
+            return not sockets.rest()
+        kind, number, payload = message
+        self._count(kind)
+        if kind == "live":
+            self._act(self.tracker.live(number, payload, now_s, cost_bytes=len(payload)))
+        elif kind == "replay":
+            session.replay_messages += 1
+            session.replay_bytes += len(payload)
+            if session.replay_messages > MAX_REPLAY_MESSAGES or session.replay_bytes > MAX_REPLAY_BYTES:
+                self._count("replay_too_long")
+                self._act(self.tracker.replay_failed(session.request, now_s))
+            else:
+                self._act(self.tracker.replayed(session.request, number, payload, now_s))
+        elif kind == "end":
+            self._act(self.tracker.replay_end(session.request, now_s))
+        else:
+            self._plane.residency.add(self.target, "malformed", now_s)
+        if not self.tracker.replaying:
+            sockets.end_replay()
+        return True
+
+    def tick(self, now_s: float) -> None:
+        """Time passed: replays have deadlines, and what stood against the events for too long empties the target."""
+        if self._session is not None:
+            self._act(self.tracker.tick(now_s))
+        if self._plane.residency.overdue(self.target, now_s):
+            self._begin_anew(now_s)
+
+    def look(self, sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
+        """Conditions that depend on how much is held, and on what answers taught."""
+        book, capacity_tokens = self._plane.residency, self.engine.capacity_tokens
+        held = sizes.credited + sizes.parked + sizes.orphans + sizes.ignored
+        block_tokens = max(self._plane.events.block_sizes(self.target), default=0)
+        if capacity_tokens and block_tokens and held * block_tokens >= KNOWN_SHARE * capacity_tokens:
+            book.drop(self.target, "late_join", "relearning", now_s=now_s)
+        if over_budget and sizes.credited:
+            book.add(self.target, "budget", now_s)
+        else:
+            book.drop(self.target, "budget", now_s=now_s)
+        if self._plane.trust.report(self.target, now_s).verdict == "demote":
+            book.add(self.target, "kappa", now_s)
+        else:
+            book.drop(self.target, "kappa", now_s=now_s)
+
+    def check_start(self, now_s: float) -> None:
+        """Tell the tracker which process publishes, once its metrics say so."""
+        started_at = self.engine.started_at
+        if started_at is not None and started_at != self._started_at:
+            self._started_at = started_at
+            self._act(self.tracker.started(started_at, now_s))
+
+    def _act(self, actions: list[Action[bytes]]) -> None:
+        book, now_s = self._plane.residency, time.monotonic()
+        for action in actions:
+            if isinstance(action, Apply):
+                self._apply(action)
+            elif isinstance(action, AskReplay):
+                book.add(self.target, "replay", now_s)
+                self._ask(action)
+            elif isinstance(action, Gap):
+                self._count("gap")
+                if action.first == 0:
+                    book.add(self.target, "late_join", now_s)
+                else:
+                    self._begin_anew(now_s)
+            elif isinstance(action, Restarted):
+                self._count("restart")
+                self._plane.events.set_generation(self.target, action.generation, now_s)
+                book.restarted(self.target, now_s)
+            elif isinstance(action, CaughtUp):
+                book.drop(self.target, "subscribing", "restart", "replay", "gap", now_s=now_s)
+
+    def _begin_anew(self, now_s: float) -> None:
+        """What was known may be wrong: forget it and learn from what comes."""
+        self._count("forgotten")
+        self._plane.events.clear(self.target)
+        self._plane.residency.add(self.target, "relearning", now_s)
+        self._plane.residency.drop(self.target, "gap", "malformed", now_s=now_s)
+
+    def _ask(self, action: AskReplay) -> None:
+        session = self._session
+        if session is None:
+            return  # the next connection asks by itself
+        self._count("asked")
+        session.request, session.replay_messages, session.replay_bytes = action.request, 0, 0
+        session.sockets.ask(action.first)
+
+    def _apply(self, action: Apply[bytes]) -> None:
+        now_s = time.monotonic()
+        try:
+            batch = kv_events.decode(action.batch)
+        except kv_events.EventError:
+            self._count("undecodable")
+            self._plane.residency.add(self.target, "malformed", now_s)
+            return
+        if batch.rank is not None and batch.rank != self.source.rank:
+            self._count("other_rank")
+            self._plane.residency.add(self.target, "malformed", now_s)
+            return
+        applied = self._plane.events.apply(self.target, batch, now_s, generation=action.generation)
+        if applied.cleared:  # the cache is empty, and that is all there is to know
+            self._plane.residency.drop(self.target, "late_join", "relearning", now_s=now_s)
+        if applied.unusable is not None:
+            self._plane.residency.add(self.target, _UNUSABLE[applied.unusable], now_s)
+
+    def _count(self, kind: str) -> None:
+        self._plane.metrics.kv_messages.labels(kind=kind).inc()
+
+
+class KvFeed:
+    """Keeps one subscription for each source of each engine in the configuration."""
+
+    def __init__(self, plane: Plane, *, resolver: aiohttp.abc.AbstractResolver | None = None) -> None:
+        self._plane = plane
+        self._given_resolver = resolver
+        self._subscriptions: dict[tuple[str, int], Subscription] = {}
+        self._looked_s = self._evicted_s = -math.inf
+        self._evicted = 0
+
+    async def run(self) -> None:
+        """Start and stop subscriptions as engines come and go, for ever."""
+        self.context = kv_sockets.make_context()
+        self.resolver = self._given_resolver or aiohttp.DefaultResolver()
+        self.pump = Pump(busy=lambda: self._plane.in_flight > 0)
+        self._plane.on_start = self._started
+        pumping = asyncio.create_task(self.pump.run(), name="kv pump")
+        try:
+            while True:
+                await self.adjust()
+                self._tick(time.monotonic())
+                await asyncio.sleep(TURN_S)
+        finally:
+            pumping.cancel()
+            await asyncio.gather(*(one.close() for one in self._subscriptions.values()), pumping, return_exceptions=True)
+            if self._given_resolver is None:
+                with contextlib.suppress(OSError):
+                    await self.resolver.close()
+            self.context.destroy(linger=0)
+
+    def _tick(self, now_s: float) -> None:
+        """Time passed: clocks of replays, and conditions that no message brings or ends."""
+        for subscription in list(self._subscriptions.values()):
+            subscription.tick(now_s)
+        self._plane.events.advance()
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s = now_s
+        evicted = self._plane.events.counters["evicted"]
+        if evicted > self._evicted:
+            self._evicted, self._evicted_s = evicted, now_s
+        over_budget = now_s < self._evicted_s + BUDGET_S
+        for target, sizes in self._plane.events.sizes().items():
+            if target in self._subscriptions:
+                self._subscriptions[target].look(sizes, over_budget=over_budget, now_s=now_s)
+
+    async def adjust(self) -> None:
+        """One subscription for each source that is known now; what is gone is forgotten."""
+        wanted = self._wanted()
+        for target, subscription in list(self._subscriptions.items()):
+            known = wanted.get(target)
+            if known is None or known != (subscription.engine, subscription.source):
+                del self._subscriptions[target]
+                await subscription.close()
+                self._plane.events.forget(target)
+                self._plane.residency.end(target)
+        for target, (engine, source) in wanted.items():
+            if target not in self._subscriptions:
+                self._subscriptions[target] = Subscription(self._plane, self, engine, source)
+
+    def _wanted(self) -> dict[tuple[str, int], tuple[Engine, Source]]:
+        found: dict[tuple[str, int], tuple[Engine, Source]] = {}
+        for url, replica in self._plane.replicas.items():
+            engine = self._plane.engine(url)
+            for source in kv_sources.sources(replica.entry.kv_events, engine.sources) or ():
+                found[url, source.rank] = (engine, source)
+        return found
+
+    def _started(self, engine: Engine) -> None:
+        """An engine's start time was read."""
+        now_s = time.monotonic()
+        for target, subscription in list(self._subscriptions.items()):
+            if target[0] == engine.url:
+                subscription.check_start(now_s)
+
+    async def ask_start(self, url: str) -> None:
+        """Read an engine's start time now."""
+        replica = self._plane.replicas.get(url)
+        if replica is not None:
+            await load.scrape(self._plane, replica, self._plane.engine(url))
