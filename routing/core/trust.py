@@ -203,7 +203,9 @@ class Trust:
         return self.verdict == "relearn" and self.since_answers < RELEARN_ANSWERS
 
     def observe(self, answer: Answer, now_s: float) -> Change | None:
-        """Take in an answer; returns the change of verdict, if it makes one."""
+        """Take in an answer; returns the change of verdict, if it makes one. Where nothing was promised and nothing found, nothing is learned."""
+        if answer.matched_tokens == 0 and answer.cached_tokens == 0:
+            return None
         if self.events.answers == 0:
             self.gaps_before = answer.gaps
         self.ledger(exact=answer.exact).observe(answer, now_s)

@@ -225,6 +225,21 @@ def test_relearning_in_vain_calls_for_somebody_and_is_tried_ever_more_seldom() -
     assert waits[-1] == pytest.approx(MAX_RETRY_S, abs=10)
 
 
+def test_what_no_relearning_repairs_calls_for_somebody_at_the_second_failure() -> None:
+    account = Trust()
+    bad = always(lambda number: wrong(number, counted_tokens=3993))
+    assert [one.after for one in changes(account, bad, 2 * DWELL)] == ["relearn", "demote"]
+    assert account.retry(RETRY_S) is not None
+    assert [(one.after, one.cause) for one in changes(account, bad, DWELL)] == [("flag", "template_mismatch")]
+
+
+def test_where_nothing_was_promised_and_nothing_found_nothing_is_learned() -> None:
+    account = Trust()
+    changes(account, always(lambda _: answer(0, 0)), 100)
+    assert account.events.answers == 0
+    assert [one.after for one in changes(account, always(wrong), DWELL)] == ["relearn"]
+
+
 def test_between_good_and_bad_nothing_moves() -> None:
     """A share exact between the two thresholds neither begins a doubt nor ends one."""
     account = Trust()
