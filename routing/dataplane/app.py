@@ -30,6 +30,7 @@ from routing.dataplane.feeds.peers import PeerCollector, PeerFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
+from routing.dataplane.parity import ParityFeed
 from routing.dataplane.probes import ProbeDoor
 from routing.dataplane.state import Plane
 from routing.dataplane.telemetry import Telemetry
@@ -81,6 +82,7 @@ class Router:
         self.plane.tokens.artifacts = self.artifacts.status
         self._probes = ProbeDoor(secrets.publish_public_key)
         self._valkey = _connect(config.valkey_url)
+        self.parity = ParityFeed(self.plane)
         self._tasks: list[asyncio.Task[None]] = []
         self._runners: list[web.ServerRunner] = []
         self._sites: list[web.SockSite] = []
@@ -91,7 +93,6 @@ class Router:
 
         An engine that is away, or a Valkey that is, keeps no router from starting.
         """
-        await self.plane.tokens.prompts.start()
         self.snapshots.load_from_disk()
         if self._valkey is not None:
             with contextlib.suppress(Exception):  # the poll tries again every second and says so
@@ -109,6 +110,7 @@ class Router:
         self._run(self.artifacts.run(self._valkey), "artifacts")
         await self._listen(doors.public_door(self.plane), self.config.port, reuse_port=self.config.reuse_port)
         await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)
+        self._run(self.parity.run(), "parity")
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -74,6 +74,7 @@ class Config:
     media_hosts: tuple[str, ...] = ()
     tokens_s: float = 0.05
     artifact_bytes: int = 1024 * 1024 * 1024
+    catalogue: frozenset[bytes] = frozenset()  # SHA-256 of artifacts that the operator vouches for: they run without a sandbox
     artifact_disk_bytes: int = 2 * 1024 * 1024 * 1024
     parity_s: float = 3600.0
     kv_replay_s: float = 5.0
@@ -125,6 +126,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
         tokens_s=number("ROUTER_TOKENS_S", default.tokens_s),
         artifact_bytes=read.integer("ROUTER_ARTIFACT_BYTES", default.artifact_bytes, low=1024, env=env),
+        catalogue=_digests("ROUTER_CATALOGUE", env),
         artifact_disk_bytes=read.integer("ROUTER_ARTIFACT_DISK_BYTES", default.artifact_disk_bytes, low=1024, env=env),
         parity_s=number("ROUTER_PARITY_S", default.parity_s),
         kv_replay_s=number("ROUTER_KV_REPLAY_S", default.kv_replay_s),
@@ -151,6 +153,16 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
 
 def _key(name: str, env: Mapping[str, str]) -> bytes:
     value = read.secret_file(name, env=env)
+def _digests(name: str, env: Mapping[str, str]) -> frozenset[bytes]:
+    try:
+        found = frozenset(bytes.fromhex(word) for word in read.words(name, env=env))
+    except ValueError:
+        found = frozenset((b"",))
+    if any(len(digest) != 32 for digest in found):
+        raise read.EnvError(f"{name} must be SHA-256 digests of 64 hexadecimal digits, separated by commas")
+    return found
+
+
     if len(value) != 32:
         raise read.EnvError(f"{name} must hold exactly 32 bytes")
     return value

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from routing.core.parity import State
 
 if TYPE_CHECKING:
     from routing.dataplane.state import Plane
@@ -61,6 +63,9 @@ class Metrics:
         self.kv_messages = Counter(
             "saltroute_kv_messages", "Messages of KV events and what became of connections, by kind", ["kind"], registry=self.registry
         )
+        self.held = Counter("saltroute_held", "Requests that waited in the router, by what for", ["reason"], registry=self.registry)
+        self.queue = Histogram("saltroute_queue_seconds", "Time waited in the router", buckets=_TTFT_BUCKETS_S, registry=self.registry)
+        self.parity_checks = Counter("saltroute_parity_checks", "Comparisons of tokens with engines, by result", ["result"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
 
     def page(self) -> bytes:
@@ -127,5 +132,14 @@ class PlaneCollector(Collector):
         yield lookups
         yield from families.values()
         yield evicted
+        parity = GaugeMetricFamily("saltroute_parity", "Endpoints and replicas by agreement of their tokens", labels=["state"])
+        states = [one.state for one in plane.tokens.parity.values()]
+        for state in get_args(State):
+            parity.add_metric([state], float(states.count(state)))
+        yield parity
+        prompts = GaugeMetricFamily("saltroute_prompts", "The prompt service: its counters and gauges", labels=["name"])
+        for name, value in plane.tokens.prompts.stats().items():
+            prompts.add_metric([name], value)
+        yield prompts
         yield restarts
         yield verdicts

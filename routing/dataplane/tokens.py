@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from namespaces.core.salts import Namespace
+from routing.core import parity
+from routing.core.parity import Pair, Parity
 from routing.core.snapshot import ModelEntry
 from routing.prompts.service import NoTokens, PromptModel, Prompts, Reason, Tokens
 
@@ -52,11 +54,12 @@ class TokenDesk:
 
     prompts: Prompts
     mismatched: set[UUID] = field(default_factory=set)
+    parity: dict[Pair, Parity] = field(default_factory=dict)  # by endpoint and replica
     artifacts: Callable[[], dict[str, object]] = dict  # what the artifact feed says of itself, for the router's report
 
     def report(self) -> dict[str, object]:
         """What the router's report says of exact tokens."""
-        return {"artifacts": self.artifacts()}
+        return {"artifacts": self.artifacts(), "parity": parity.report(self.parity)}
 
 
 def ns_key(namespace: Namespace) -> bytes:

@@ -69,13 +69,18 @@ class ArtifactFeed:
         self._held: dict[Item, Held] = {}
         self._tasks: dict[Item, asyncio.Task[None]] = {}
         self._wake = plane.swapped
+        self._started = False
 
     async def run(self, valkey: Redis | None) -> None:
-        """Follow the view, for ever."""
+        """Follow the view, for ever. The prompt service, with its processes, is started when a snapshot first names an artifact."""
         try:
             while True:
                 self._wake.clear()
-                self.adjust(valkey)
+                if not self._started and self._named():
+                    await self._prompts.start()
+                    self._started = True
+                if self._started:
+                    self.adjust(valkey)
                 try:
                     async with asyncio.timeout(self._plane.config.poll_s):
                         await self._wake.wait()
@@ -140,14 +145,13 @@ class ArtifactFeed:
             if content is None:
                 held.failed("missing", time.monotonic())
                 return
-            if not self._make_room(held, len(content)):
+            if not self._make_room(held, len(content)) or not self._prompts.load(digest, content, kind):
                 held.failed("full", time.monotonic())
                 self._plane.metrics.artifacts_dropped.labels(where="memory").inc()
                 log.warning("artifact %s is not held: its tenant's share of the memory for artifacts is used up", digest.hex())
                 return
-            self._prompts.load(digest, content, kind)
             held.size_bytes = len(content)
-        reason = await self._prompts.admit(digest, kind, deadline_s=ADMIT_S)
+        reason = await self._prompts.admit(digest, kind, owner=held.tenants[0].bytes, deadline_s=ADMIT_S)
         if reason is None:
             held.state, held.reason = "ready", None
         elif reason.startswith("bad_"):
