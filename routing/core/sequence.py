@@ -137,6 +137,13 @@ class Tracker(Generic[T]):
             self._give_up(actions, now_s, "overflow")
         return actions
 
+    def relearn(self, now_s: float) -> list[Action[T]]:
+        """What was learned is in doubt: ask for all that the source still buffers. Whoever applies it gets numbers again that it had before."""
+        if not self._can_replay or self._replaying or self._behind:
+            return []
+        self.next_seq = 0
+        return [self._ask(now_s)]
+
     def replayed(self, request: int, seq: int, batch: T, now_s: float) -> list[Action[T]]:
         """A batch arrived in answer to ``request``."""
         if not self._replaying or request != self._requests:

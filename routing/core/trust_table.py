@@ -140,6 +140,11 @@ class TrustTable:
         here = self._targets.get(target)
         return summary([] if here is None else list(here.owners.values()), now_s)
 
+    def verdict(self, target: Target) -> Verdict:
+        """The target's own: the median over its tenants."""
+        here = self._targets.get(target)
+        return "fine" if here is None else here.verdict
+
     def targets(self) -> tuple[Target, ...]:
         return tuple(self._targets)
 

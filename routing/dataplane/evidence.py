@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from routing.core import prefix
 from routing.core.residency import NO_MATCH, Match
 from routing.core.residency_state import Reason, State
+from routing.core.trust import engine_rule
 from routing.dataplane.inflight import Prompt
+from routing.dataplane.residency import Shown
 from routing.dataplane.state import Plane
 
 EVENT_LAG_S = 2.0  # an engine says within this what it holds
 P_EVENT = 0.97
 DURING_GAP = 0.5
 TIER_TRUST = {"GPU": 1.0, "CPU": 0.8, "STORAGE": 0.5}  # that a block there is used; slower tiers have yet to prove themselves
+UNTRUE = Shown(state="history", reason="kappa", since_s=None)  # of a namespace, or a tenant: what events promised it did not come true
 _GAPS: frozenset[Reason] = frozenset({"gap", "stale", "malformed", "replay"})
 
 
@@ -51,6 +54,8 @@ class _Shown:
 def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float) -> Belief:
     """The belief for the prompt of a namespace (``key``: the 16 bytes of its public id) at the engine of ``url``."""
     standing = plane.residency.of(url)
+    if standing.state != "history" and not plane.trust.believes_events((url, 0), owner, key):
+        standing = UNTRUE
     shown = _events(plane, url, key, prompt, gap=standing.reason in _GAPS, now_s=now_s) if standing.state != "history" and prompt.exact else None
     # Beyond a prompt's exact tokens (its first image) events cannot speak, history can.
     bound = shown is not None and standing.state == "exact" and not (shown.all_exact and prompt.exact_tokens < prompt.tokens)
@@ -93,10 +98,10 @@ def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, no
         expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
     count = max(1, len(matches))
     whole_tokens = prompt.exact_tokens - prompt.exact_tokens % max(sizes) if sizes else 0
-    held = min(prompt.tokens, int(tokens / count))
+    held = min(engine_rule(prompt.tokens, max(sizes)), int(tokens / count)) if sizes else 0
     return _Shown(
         tokens=held,
         expected_tokens=min(held * P_EVENT, expected / count),
-        all_exact=held >= whole_tokens > 0,
+        all_exact=int(tokens / count) >= whole_tokens > 0,
         age_s=max((match.age_s for match in matches), default=0.0),
     )

@@ -32,7 +32,7 @@ class Prediction:
     matched_tokens: int
     tokens: float  # at the confidence of the match, before kappa
     exact: bool
-    pending: bool
+    settled: bool  # neither another request's to make true, nor the engine's to say
     age_s: float
     counted_tokens: int | None
     pressure: float
@@ -42,9 +42,13 @@ class Prediction:
 def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, owner: bytes, probe: bool) -> Prediction:
     """Note the prediction at the moment of dispatch, before other answers change what is known."""
     target, chosen, now_s = (choice.engine.url, 0), choice.decision.chosen, time.monotonic()
-    exact = chosen.evidence == "event"
-    kappa = min(1.0, plane.trust.kappa(target, owner, namespace, exact=exact, now_s=now_s))
-    reports = not probe and choice.replica.engine.full_report is not None
+    by_events = chosen.evidence == "event"
+    exact = chosen.residency == "exact" and prompt.exact and chosen.evidence in ("event", "none")
+    kappa = min(1.0, plane.trust.kappa(target, owner, namespace, exact=by_events, now_s=now_s))
+    full_report = not probe and choice.replica.engine.full_report is not None and plane.trust.takes_full_report(target, owner, namespace, now_s)
+    if full_report:
+        for rank in plane.residency.ranks.get(target[0], ()):
+            plane.events.use_set_semantics((target[0], rank))
     return Prediction(
         target=target,
         owner=owner,
@@ -52,11 +56,11 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
         matched_tokens=chosen.matched_tokens,
         tokens=min(float(chosen.matched_tokens), chosen.expected_cached_tokens / max(MIN_KAPPA, kappa)),
         exact=exact,
-        pending=chosen.evidence == "pending",
+        settled=exact or not (by_events or chosen.evidence == "pending" or (chosen.residency == "exact" and prompt.exact)),
         age_s=chosen.evidence_age_s,
         counted_tokens=prompt.exact_tokens if prompt.exact_tokens == prompt.tokens else None,
         pressure=_pressure(plane, choice, prompt),
-        full_report=reports and plane.trust.takes_full_report(target, owner, namespace, now_s),
+        full_report=full_report,
     )
 
 
@@ -98,9 +102,9 @@ def learn(flight: Flight) -> None:
 
 def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, cached_tokens: int) -> None:
     """Hold the answer against the prediction. Answers of which nothing was predicted for sure are left out: prompts with media, several prompts,
-    prompts that do not read the cache, and beliefs that another request in flight had yet to make true."""
+    prompts that do not read the cache, and beliefs that were not settled yet."""
     prediction = attempt.prediction
-    if prediction.pending or call.sequences != 1 or not (call.learns or call.token_bytes) or not _reads_cache(call.body.value):
+    if not prediction.settled or call.sequences != 1 or not (call.learns or call.token_bytes) or not _reads_cache(call.body.value):
         return
     answer = Answer(
         matched_tokens=prediction.matched_tokens,
@@ -112,6 +116,7 @@ def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, ca
         counted_tokens=prediction.counted_tokens,
         age_s=prediction.age_s,
         pressure=prediction.pressure,
+        gaps=plane.residency.losses[prediction.target[0]],
     )
     moved = plane.trust.observe(prediction.target, prediction.owner, prediction.namespace, answer, time.monotonic())
     act(plane, moved)
@@ -129,6 +134,8 @@ def act(plane: Plane, moved: tuple[Moved, ...]) -> None:
         scope = "replica" if one.namespace is None else "namespace"
         plane.metrics.trust_changes.labels(scope=scope, verdict=one.change.after, cause=one.change.cause or "none").inc()
         if one.namespace is None:
+            if one.change.after == "relearn":
+                plane.on_relearn(one.target[0])
             log.warning("trust in %s rank %d: %s, was %s; cause: %s", *one.target, one.change.after, one.change.before, one.change.cause or "none")
 
 

@@ -16,6 +16,7 @@ from routing.core.residency_state import Reason, Residency, State, Transition
 MAX_CHANGES = 100  # kept for the report, the newest
 # From least to most useful: an engine of several ranks is as good as its worst, since its own balancer picks the rank.
 _WORST_FIRST: tuple[State, ...] = ("history", "degraded", "warming", "exact")
+_LOSSES: frozenset[Reason] = frozenset({"relearning", "malformed"})
 Target = tuple[str, int]
 log = logging.getLogger("saltroute.residency")
 
@@ -50,6 +51,7 @@ class Book:
     ranks: dict[str, dict[int, Residency]] = field(default_factory=dict)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     counts: Counter[tuple[State, State]] = field(default_factory=Counter)  # of changes, by the states before and after
+    losses: Counter[str] = field(default_factory=Counter)  # times that messages of an engine were lost or unreadable, by its URL
     changed: bool = False  # since the report was last sent
 
     def begin(self, target: Target, now_s: float) -> None:
@@ -63,9 +65,12 @@ class Book:
         held.pop(target[1], None)
         if not held:
             self.ranks.pop(target[0], None)
+            self.losses.pop(target[0], None)
 
     def add(self, target: Target, reason: Reason, now_s: float) -> None:
         """A condition arose; nothing changes for a target that is not read."""
+        if reason in _LOSSES and not self.has(target, reason):
+            self.losses[target[0]] += 1
         self._put(target, residency_state.add(known, reason, now_s) if (known := self._of(target)) else None)
 
     def drop(self, target: Target, *reasons: Reason, now_s: float) -> None:

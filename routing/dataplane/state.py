@@ -137,6 +137,10 @@ def _nobody_listens(_engine: Engine) -> None:
 
 @dataclass(slots=True)
 class EndpointState:
+def _nobody_relearns(_url: str) -> None:
+    pass
+
+
     """What is learned of one endpoint, hence from one tenant's requests alone."""
 
     ratio: ByteRatio = field(default_factory=ByteRatio)
@@ -187,6 +191,7 @@ class Plane:
     tasks: set[asyncio.Task[object]] = field(default_factory=set)  # requests in flight, to be cut at the drain deadline
 
     def engine(self, url: str) -> Engine:
+    on_relearn: Callable[[str], None] = _nobody_relearns  # asked, by URL, when an engine's events and answers contradict each other
         """The engine behind ``url``, made known on first use."""
         known = self.engines.get(url)
         if known is None:

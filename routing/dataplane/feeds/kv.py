@@ -28,6 +28,7 @@ from routing.core.event_index import Sizes
 from routing.core.event_tables import Unusable
 from routing.core.residency_state import Reason
 from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
+from routing.dataplane import learn
 from routing.dataplane.feeds import kv_sockets, kv_sources, load
 from routing.dataplane.feeds.kv_sockets import EventSockets, Pump
 from routing.dataplane.feeds.kv_sources import Source
@@ -212,10 +213,18 @@ class Subscription:
             book.add(self.target, "budget", now_s)
         else:
             book.drop(self.target, "budget", now_s=now_s)
-        if self._plane.trust.report(self.target, now_s).verdict == "demote":
+        if self._plane.trust.verdict((self.target[0], 0)) in ("demote", "flag"):
             book.add(self.target, "kappa", now_s)
         else:
             book.drop(self.target, "kappa", now_s=now_s)
+
+    def relearn(self) -> None:
+        """Answers contradict what the events promise: replay all there is over what is known. Stores then come twice, so copies no longer count."""
+        actions = self.tracker.relearn(time.monotonic())
+        if actions:
+            self._count("relearn")
+            self._plane.events.use_set_semantics(self.target)
+            self._act(actions)
 
     def check_start(self, now_s: float) -> None:
         """Tell the tracker which process publishes, once its metrics say so."""
@@ -298,6 +307,7 @@ class KvFeed:
         self.resolver = self._given_resolver or aiohttp.DefaultResolver()
         self.pump = Pump(busy=lambda: self._plane.in_flight > 0)
         self._plane.on_start = self._started
+        self._plane.on_relearn = self._relearn
         pumping = asyncio.create_task(self.pump.run(), name="kv pump")
         try:
             while True:
@@ -320,6 +330,7 @@ class KvFeed:
         if now_s < self._looked_s + LOOK_S:
             return
         self._looked_s = now_s
+        learn.act(self._plane, self._plane.trust.retry(now_s))
         evicted = self._plane.events.counters["evicted"]
         if evicted > self._evicted:
             self._evicted, self._evicted_s = evicted, now_s
@@ -349,6 +360,12 @@ class KvFeed:
             for source in kv_sources.sources(replica.entry.kv_events, engine.sources) or ():
                 found[url, source.rank] = (engine, source)
         return found
+
+    def _relearn(self, url: str) -> None:
+        """Trust in an engine's events was shaken."""
+        for target, subscription in list(self._subscriptions.items()):
+            if target[0] == url:
+                subscription.relearn()
 
     def _started(self, engine: Engine) -> None:
         """An engine's start time was read."""
