@@ -8,11 +8,13 @@ compared between replicas: each belongs to its engine's process.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from hashlib import sha256
 
 DIGEST_BYTES = 16
 TOKEN_BYTES = 4
+_NATIVE = "I" if array("I", [1]).tobytes() == b"\x01\0\0\0" else ""  # an array of this type is in wire form as it is
 
 
 def root(seed: bytes) -> bytes:
@@ -31,6 +33,8 @@ def pack(token_ids: Sequence[int]) -> bytes:
     Raises:
         ValueError: an id is no integer from 0 to 2**32 - 1.
     """
+    if isinstance(token_ids, array) and token_ids.typecode == _NATIVE:
+        return token_ids.tobytes()
     try:
         return struct.pack(f"<{len(token_ids)}I", *token_ids)
     except struct.error as error:

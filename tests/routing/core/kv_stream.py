@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from routing.core import blocks
 from routing.core.kv_events import Batch, Cleared, Event, Hash, Removed, Stored
@@ -29,6 +30,7 @@ def tokens(word: str) -> list[int]:
     return [value for letter in word for value in (ord(letter), 7)]
 
 
+@lru_cache(maxsize=4096)
 def chain(name: str, word: str) -> tuple[bytes, ...]:
     return blocks.token_chain(seed(name), tokens(word), BLOCK_TOKENS)
 
