@@ -270,6 +270,7 @@ class Plane:
                 "trust": msgspec.to_builtins(self.trust.report((url, 0), now_s)),
                 "build": engine.facts.digest(self.replicas[url].entry.engine) if url in self.replicas else None,
                 "block_size_tokens": engine.facts.block_tokens,
+                "capacity_tokens": engine.capacity_tokens,
                 "models": engine.facts.served,
                 "started_at": engine.started_at,
             }

@@ -65,6 +65,7 @@ async def test_an_engine_is_reported_with_what_it_says_of_itself(rig: Rig) -> No
         "trust": told["trust"],
         "build": told["build"],
         "block_size_tokens": 32,
+        "capacity_tokens": told["capacity_tokens"],
         "models": ["m-7b", "ada"],
         "started_at": 1000.0,
     }
