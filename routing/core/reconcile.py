@@ -6,137 +6,31 @@ endpoint, and names none. :func:`of_fleet` is for the platform. All times are un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
 from routing.core.findings import Finding
+from routing.core.reconcile_facts import EndpointFact, EngineWord, FleetFacts, ReplicaFact, RouterWord, TenantFacts
 
 CAPACITY_CHANGED = 0.05  # share; how many blocks fit differs a little between two starts of one engine
 CAPACITY_MIXED = 0.20
 ALARMS_CONTRADICT = 3
 KNOWN_STATES = ("exact", "warming")  # of residency: nothing to report
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """What one router believes of one data-parallel rank's cache, and why. ``reason`` is a word of the router's own."""
-
-    rank: int
-    state: str
-    reason: str = ""
-    since_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineWord:
-    """One router's word on one engine. Empty and None are "not said"."""
-
-    condition: str = ""
-    build: str = ""
-    models: frozenset[str] = frozenset()
-    block_tokens: int | None = None  # as the engine says on its metrics page
-    index_block_tokens: int | None = None  # as its events had it
-    capacity_tokens: int | None = None
-    ranks: tuple[Rank, ...] = ()
-    parity: str = ""  # why locally counted tokens are not used; empty: they are, or nothing is said
-    trust: str = ""  # a likely cause, where prediction and reuse contradict each other
-
-
-@dataclass(frozen=True, slots=True)
-class RouterWord:
-    """One router's report."""
-
-    router_id: str
-    at_s: float
-    state: str = "ready"
-    versions: Mapping[UUID, int] = field(default_factory=dict)
-    refused: Mapping[UUID, str] = field(default_factory=dict)
-    engines: Mapping[str, EngineWord] = field(default_factory=dict)  # by normalised URL
-    missing_artifacts: frozenset[str] = frozenset()  # hexadecimal SHA-256
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The one namespace that a replica is kept for. ``void``: it serves everybody. ``dead``: why its requests cannot come again."""
-
-    void: bool = False
-    dead: str = ""
-    idle_days: int | None = None  # at least so long nobody used it; None: it is used, or was not looked up
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFact:
-    """A replica of the tenant's own. ``*_before`` is what the last run noted."""
-
-    id: UUID
-    name: str
-    pool_id: UUID
-    pool: str
-    url: str
-    state: str
-    build: str = ""
-    unaudited_build: bool = False  # another build answers since, its pool is audited, and no audit has tried it
-    kv_events: bool = False
-    assignment: Assignment | None = None
-    block_tokens_before: int | None = None
-    capacity_tokens_before: int | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.pool}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointFact:
-    """An endpoint in service. ``urls`` are the addresses of its pool's active replicas; ``own``: the pool is the tenant's."""
-
-    id: UUID
-    name: str
-    pool_id: UUID
-    pool: str
-    own: bool
-    served_model: str
-    urls: tuple[str, ...] = ()
-    artifacts: tuple[tuple[str, str], ...] = ()  # (hexadecimal SHA-256, what it is)
-
-
-@dataclass(frozen=True, slots=True)
-class AlarmFact:
-    """Alarms of the tenant's requests at one replica; ``replica`` is empty where it is the platform's."""
-
-    endpoint_id: UUID
-    endpoint: str
-    replica_id: UUID
-    replica: str
-    count: int
-    unaudited: bool
-    isolated: bool  # an audit passed before the first of them
-
-
-@dataclass(frozen=True, slots=True)
-class TenantFacts:
-    """What the database and Valkey say of one tenant. ``published_version`` None: nothing; ``document``: the sealed document is there."""
-
-    tenant_id: UUID
-    slug: str
-    config_version: int
-    published_version: int | None
-    document: bool = True
-    replicas: tuple[ReplicaFact, ...] = ()
-    endpoints: tuple[EndpointFact, ...] = ()
-    alarms: tuple[AlarmFact, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FleetFacts:
-    """What the platform knows of all tenants together. ``routers_before``: when each router was last heard."""
-
-    urls: frozenset[str]
-    tenants: frozenset[UUID]  # living and deleted ones
-    deleted: Mapping[UUID, int] = field(default_factory=dict)  # the version of each tombstone
-    routers_before: Mapping[str, float] = field(default_factory=dict)
+BLOCK_SIZE = "block_size"  # a reason of residency that is a finding of its own
+_REASONS = {
+    "no_events": "no events come",
+    "unsupported": "its events are of a kind that this router does not read",
+    "unknown_spec_kind": "its cache has a kind of block that this router does not know",
+    "no_tokens": "the model names no tokenizer that we hold",
+    "parity": "tokens are counted differently here and there",
+    "kappa": "engines reuse less than its events promise",
+    "gap_lost": "events were lost, and the engine no longer has them",
+    "budget": "the index has no room for it",
+    "gap": "events were lost",
+    "stale": "no event for too long",
+    "malformed": "its events cannot be read",
+}
 
 
 # ---- one tenant ------------------------------------------------------------------------------------------------------------
@@ -153,6 +47,7 @@ def of_tenant(facts: TenantFacts, routers: Iterable[RouterWord]) -> tuple[Findin
     for endpoint in facts.endpoints:
         found += _served(facts, endpoint, words)
         found += _artifacts(endpoint, words)
+        found += _parity(facts, endpoint, words)
     found += _pools(facts, words)
     return tuple(sorted(found))
 
@@ -251,10 +146,10 @@ def _replica(facts: TenantFacts, replica: ReplicaFact, words: Sequence[RouterWor
         text = f"The cache of {label} held {before} tokens and holds {max(sizes)} now."
         yield Finding("capacity_changed", *about, subject=label, explanation=text)
     yield from _residency(replica, said)
-    for kind, texts in (("parity_broken", [word.parity for _, word in said]), ("reuse_contradicted", [word.trust for _, word in said])):
-        reasons = sorted({text for text in texts if text})
-        if reasons:
-            yield Finding(kind, *about, subject=label, explanation=f"{label}: {'; '.join(reasons)}.")
+    causes = sorted({word.trust for _, word in said if word.trust})
+    if causes:
+        text = f"What {label} reused is not what was predicted of it: {'; '.join(causes)}. Its promises are discounted meanwhile."
+        yield Finding("reuse_contradicted", *about, subject=label, explanation=text)
 
 
 def _is_used(facts: TenantFacts, pool_id: UUID, words: Sequence[RouterWord]) -> bool:
@@ -278,11 +173,12 @@ def _build(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iter
 def _block_size(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
     about, label = ("replica", str(replica.id)), replica.label
     sizes = sorted({word.block_tokens for _, word in said if word.block_tokens})
-    indexed = sorted({word.index_block_tokens for _, word in said if word.index_block_tokens})
-    if len(sizes) > 1 or (indexed and sizes and set(indexed) != set(sizes)):
-        engines, routers = (", ".join(str(size) for size in some) for some in (sizes, indexed or sizes))
-        text = f"{label} says its blocks hold {engines} tokens and routers count in {routers}: what they believe of its cache is off."
-        yield Finding("block_size_disputed", *about, subject=label, explanation=text)
+    if len(sizes) > 1:
+        text = f"Routers are told {' and '.join(str(size) for size in sizes)} tokens for a block of {label}: several engines answer at its address."
+        yield Finding("block_size_disputed", *about, "metrics", subject=label, explanation=text)
+    if any(rank.reason == BLOCK_SIZE for _, word in said for rank in word.ranks):
+        text = f"The events of {label} come in blocks of another size than its metrics page says, so routers do not use them."
+        yield Finding("block_size_disputed", *about, "events", subject=label, explanation=text)
     before = replica.block_tokens_before
     if len(sizes) == 1 and before and sizes[0] != before:
         text = f"The blocks of {label} held {before} tokens and hold {sizes[0]} now: nothing that was cached before is found again."
@@ -293,12 +189,12 @@ def _residency(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> 
     """Only where events are declared: without them, history is all that there is."""
     if not replica.kv_events:
         return
-    bad = [(router_id, rank) for router_id, word in said for rank in word.ranks if rank.state not in KNOWN_STATES]
+    bad = [(router_id, rank) for router_id, word in said for rank in word.ranks if rank.state not in KNOWN_STATES and rank.reason != BLOCK_SIZE]
     if not bad:
         return
     parts = []
     for router_id, rank in sorted(bad, key=lambda pair: (pair[0], pair[1].rank, pair[1].state)):
-        why = f" ({rank.reason})" if rank.reason else ""
+        why = f", {_REASONS.get(rank.reason, rank.reason)}" if rank.reason else ""
         parts.append(f"{router_id}{f' rank {rank.rank}' if rank.rank else ''}: {rank.state}{why}")
     since = min((rank.since_s for _, rank in bad if rank.since_s), default=None)
     lasting = f", since {_utc(since)}" if since else ""
@@ -339,10 +235,25 @@ def _served(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWo
 
 def _artifacts(endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
     for digest, what in endpoint.artifacts:
-        without = [router.router_id for router in words if digest in router.missing_artifacts]
+        without = [(router.router_id, router.artifacts[digest]) for router in words if digest in router.artifacts]
         if without:
-            text = f"The {what} of {endpoint.name} has not reached {', '.join(without[:8])}: prompts are matched by history there, not by tokens."
+            where = ", ".join(f"{router_id} ({why or 'waiting'})" for router_id, why in without[:8])
+            text = f"The {what} of {endpoint.name} is not in use at {where}: prompts are matched by history there, not by tokens."
             yield Finding("artifact_missing", "endpoint", str(endpoint.id), digest, subject=endpoint.name, explanation=text)
+
+
+def _parity(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
+    """Of a granted pool's engines none is named."""
+    found = sorted({one for router in words for one in router.mismatches if one.endpoint_id == endpoint.id})
+    if not found:
+        return
+    labels = {replica.id: replica.label for replica in facts.replicas}
+    where = ", ".join(sorted({labels.get(one.replica_id, f"an engine of {endpoint.pool}") for one in found})[:8])
+    text = (
+        f"A sample prompt of {endpoint.name} gives other tokens at {where} than here ({found[0].sample}, from token {found[0].position} on): the "
+        "engine has another tokenizer or chat template than was declared. The endpoint is matched by history until they agree."
+    )
+    yield Finding("parity_broken", "endpoint", str(endpoint.id), subject=endpoint.name, explanation=text)
 
 
 def _pools(facts: TenantFacts, words: Sequence[RouterWord]) -> Iterator[Finding]:
@@ -352,7 +263,8 @@ def _pools(facts: TenantFacts, words: Sequence[RouterWord]) -> Iterator[Finding]
             pools.setdefault(replica.pool_id, []).append(replica)
     for pool_id, replicas in pools.items():
         about, name = ("pool", str(pool_id)), replicas[0].pool
-        blocks = sorted({word.block_tokens for one in replicas for _, word in _said(words, one.url) if word.block_tokens})
+        told = [{word.block_tokens for _, word in _said(words, one.url) if word.block_tokens} for one in replicas]
+        blocks = sorted({size for sizes in told if len(sizes) == 1 for size in sizes})  # disputed ones are a finding of their own
         if len(blocks) > 1:
             text = f"Blocks in {name} hold {', '.join(str(size) for size in blocks)} tokens, so every prompt is hashed once for each size."
             yield Finding("block_size_mixed", *about, subject=name, explanation=text)

@@ -16,7 +16,7 @@ from django.db.models import Count, Max, Min
 
 from namespaces.audit.states import State as Isolation
 from routing import queries
-from routing.core.reconcile import AlarmFact, Assignment, EndpointFact, EngineWord, FleetFacts, ReplicaFact, RouterWord, TenantFacts
+from routing.core.reconcile_facts import AlarmFact, Assignment, EndpointFact, EngineWord, FleetFacts, ReplicaFact, RouterWord, TenantFacts
 from routing.models import AuditRun, DecisionRow, Endpoint, Replica
 from routing.services import isolation
 from routing.services.audits import targets

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import OperationalError, connection
 
-from routing.core.reconcile import Assignment
+from routing.core.reconcile_facts import Assignment
 from routing.models import Endpoint, Replica
 from routing.services import identity_events, isolation, pools
 from routing.services.reconciliation.facts import Noted, bounded, ran_out

@@ -6,7 +6,7 @@ A report is a router's word and no more. What is malformed, too long or unknown 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 import redis
 
 from routing import queries
-from routing.core.reconcile import EngineWord, Rank, RouterWord
+from routing.core.reconcile_facts import EngineWord, Mismatch, Rank, RouterWord
 from routing.services.audits.reports import digest
 from tenants.queries import parse_uuid
 
@@ -22,7 +22,7 @@ MAX_ENGINES = 10_000  # in one report
 MAX_MODELS = 256
 MAX_TENANTS = 100_000
 MAX_ARTIFACTS = 1000
-MAX_RANKS = 64
+MAX_MISMATCHES = 1000
 MAX_TOKENS = 1 << 40
 _NAME = re.compile(r"[\w.:@/-]{1,100}")
 _WORD = re.compile(r"[\w .,:;()%/=<>+-]{1,120}")
@@ -70,58 +70,61 @@ def _router(router_id: str, report: Mapping[str, Any]) -> RouterWord:
     versions = list(_mapping(report.get("versions")).items())[:MAX_TENANTS]
     refused = list(_mapping(report.get("refused")).items())[:MAX_TENANTS]
     engines = list(_mapping(report.get("replicas")).items())[:MAX_ENGINES]
-    missing = report.get("artifacts_missing", _mapping(report.get("artifacts")).get("missing"))
+    tokens, at_s = _mapping(report.get("tokens")), _number(report.get("at")) or 0.0
+    others = list(_mapping(_mapping(tokens.get("artifacts")).get("others")).items())[:MAX_ARTIFACTS]
     return RouterWord(
         router_id=router_id,
-        at_s=_number(report.get("at")) or 0.0,
+        at_s=at_s,
         state=_word(report.get("state")),
         versions={tenant_id: said for key, said in versions if (tenant_id := parse_uuid(key)) and _whole(said) is not None},
         refused={tenant_id: _word(said) for key, said in refused if (tenant_id := parse_uuid(key))},
-        engines={url: _engine(_mapping(said)) for url, said in engines if len(url) <= 500},
-        missing_artifacts=frozenset(one for one in _list(missing)[:MAX_ARTIFACTS] if isinstance(one, str) and _DIGEST.fullmatch(one)),
+        engines={url: _engine(_mapping(said), at_s) for url, said in engines if len(url) <= 500},
+        artifacts={digest: _artifact(_mapping(said)) for digest, said in others if _DIGEST.fullmatch(digest)},
+        mismatches=tuple(_mismatches(_list(_mapping(tokens.get("parity")).get("others")))),
     )
 
 
-def _engine(said: Mapping[str, Any]) -> EngineWord:
+def _artifact(said: Mapping[str, Any]) -> str:
+    state, reason = _word(said.get("state")), _word(said.get("reason"))
+    return f"{state}: {reason}" if reason else state
+
+
+def _mismatches(rows: list[Any]) -> Iterator[Mismatch]:
+    """Pairs that differ; those that could not be compared contradict nothing."""
+    for row in rows[:MAX_MISMATCHES]:
+        said = _mapping(row)
+        endpoint_id, replica_id = parse_uuid(str(said.get("endpoint"))), parse_uuid(str(said.get("replica")))
+        if said.get("state") == "different" and endpoint_id is not None and replica_id is not None:
+            yield Mismatch(endpoint_id, replica_id, _word(said.get("sample")), _whole(said.get("position")) or 0)
+
+
+def _engine(said: Mapping[str, Any], at_s: float) -> EngineWord:
     return EngineWord(
         condition=_word(said.get("condition")),
         build=digest(said.get("build")),
         models=frozenset(one for one in _list(said.get("models"))[:MAX_MODELS] if isinstance(one, str)),
         block_tokens=_whole(said.get("block_size_tokens")),
-        index_block_tokens=_whole(said.get("index_block_tokens")),
         capacity_tokens=_whole(said.get("capacity_tokens")),
-        ranks=_ranks(said.get("residency")),
-        parity=_complaint(said.get("parity")),
+        ranks=_ranks(said, at_s),
         trust=_complaint(said.get("trust")),
     )
 
 
-def _ranks(said: object) -> tuple[Rank, ...]:
-    """``"exact"``, ``{state, reason, since}``, or one of those for each rank, by its number."""
-    if isinstance(said, str):
-        return (Rank(0, _word(said)),)
-    facts = _mapping(said)
-    if "state" in facts:
-        return (_rank(0, facts),)
-    found = [_rank(int(key), inner) for key, inner in list(facts.items())[:MAX_RANKS] if key.isascii() and key.isdigit() and len(key) < 6]
-    return tuple(sorted(found, key=lambda rank: rank.rank))
-
-
-def _rank(number: int, said: object) -> Rank:
-    if isinstance(said, str):
-        return Rank(number, _word(said))
-    facts = _mapping(said)
-    return Rank(number, _word(facts.get("state")), _word(facts.get("reason")), _number(facts.get("since")))
+def _ranks(said: Mapping[str, Any], at_s: float) -> tuple[Rank, ...]:
+    """The engine's state is that of its worst rank; ``residency_for_s`` is how long it has lasted."""
+    state, lasting_s = _word(said.get("residency")), _number(said.get("residency_for_s"))
+    if not state:
+        return ()
+    return (Rank(0, state, _word(said.get("residency_reason")), None if lasting_s is None else at_s - lasting_s),)
 
 
 def _complaint(said: object) -> str:
-    """A verdict that is not fine, with its likely cause: from a word, or from ``{verdict | state, cause | reason}``."""
+    """A verdict that is not fine, with its likely cause."""
     facts = _mapping(said)
-    verdict = _word(said if isinstance(said, str) else facts.get("verdict", facts.get("state")))
-    if verdict in ("", "fine", "ok", "good", "unknown", "untested", "warming", "exact"):
+    verdict, cause = _word(facts.get("verdict")), _word(facts.get("cause"))
+    if verdict in ("", "fine"):
         return ""
-    cause = _word(facts.get("cause", facts.get("reason")))
-    return f"{verdict} ({cause})" if cause else verdict
+    return f"{verdict}, likely {cause.replace('_', ' ')}" if cause not in ("", "unknown") else verdict
 
 
 def _word(value: object) -> str:

@@ -12,31 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core.findings import KINDS, Finding
-from routing.core.reconcile import (
+from routing.core.reconcile import of_fleet, of_tenant
+from routing.core.reconcile_facts import (
     AlarmFact,
     Assignment,
     EndpointFact,
     EngineWord,
     FleetFacts,
+    Mismatch,
     Rank,
     ReplicaFact,
     RouterWord,
     TenantFacts,
-    of_fleet,
-    of_tenant,
 )
 
 TENANT, OTHER, POOL, ENDPOINT = (UUID(int=number) for number in range(1, 5))
 URL, URL_B = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
 DIGEST = "ab" * 32
-ENGINE = EngineWord(
-    condition="ok", build="b1", models=frozenset({"m"}), block_tokens=32, index_block_tokens=32, capacity_tokens=10_000, ranks=(Rank(0, "exact"),)
-)
+ENGINE = EngineWord(condition="ok", build="b1", models=frozenset({"m"}), block_tokens=32, capacity_tokens=10_000, ranks=(Rank(0, "exact"),))
 ROUTER = RouterWord("r1", 0.0, versions={TENANT: 7}, engines={URL: ENGINE, URL_B: ENGINE})
 A = ReplicaFact(UUID(int=10), "a", POOL, "gpu", URL, "active", build="b1", kv_events=True, block_tokens_before=32, capacity_tokens_before=10_000)
 B = replace(A, id=UUID(int=11), name="b", url=URL_B)
 CHAT = EndpointFact(ENDPOINT, "chat", POOL, "gpu", own=True, served_model="m", urls=(URL, URL_B), artifacts=((DIGEST, "tokenizer"),))
 FACTS = TenantFacts(TENANT, "acorn", 7, 7, replicas=(A, B), endpoints=(CHAT,))
+MISMATCH = Mismatch(ENDPOINT, A.id, "chat-1", 5)
 ALARM = AlarmFact(ENDPOINT, "chat", A.id, "gpu/a", count=4, unaudited=False, isolated=False)
 
 
@@ -67,17 +66,18 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
     "snapshot_refused": (FACTS, (replace(ROUTER, refused={TENANT: "invalid"}),), "r1", "does not open"),
     "router_behind": (FACTS, (ROUTER, replace(ROUTER, router_id="r2", versions={TENANT: 6})), "r2", "runs version 6; version 7"),
     "router_behind, new": (FACTS, (ROUTER, RouterWord("r2", 0.0, engines=ROUTER.engines)), "r2", "does not know this tenant"),
-    "artifact_missing": (FACTS, (replace(ROUTER, missing_artifacts=frozenset({DIGEST})),), str(ENDPOINT), "tokenizer of chat"),
+    "artifact_missing": (FACTS, (replace(ROUTER, artifacts={DIGEST: "missing"}),), str(ENDPOINT), "not in use at r1 (missing)"),
     "replica_unseen": (FACTS, (replace(ROUTER, engines={URL_B: ENGINE}),), str(A.id), "none of 1 routers"),
     "model_not_served": (FACTS, (engine(models=frozenset({"other"})),), str(ENDPOINT), "gpu/a does not serve"),
     "build_unnoticed": (FACTS, (engine(build="b2"),), str(A.id), "another build"),
     "build_unaudited": (replica(unaudited_build=True), (ROUTER,), str(A.id), "no audit has tried"),
     "build_disputed": (FACTS, (ROUTER, replace(engine(build="b2"), router_id="r2")), str(A.id), "2 builds"),
     "block_size_changed": (replica(block_tokens_before=16), (ROUTER,), str(A.id), "held 16 tokens and hold 32"),
-    "block_size_disputed": (FACTS, (engine(index_block_tokens=16),), str(A.id), "32 tokens and routers count in 16"),
+    "block_size_disputed": (FACTS, (ROUTER, replace(engine(block_tokens=16), router_id="r2")), str(A.id), "told 16 and 32 tokens"),
+    "block_size_disputed, events": (FACTS, (engine(ranks=(Rank(0, "history", "block_size"),)),), str(A.id), "another size than its metrics"),
     "block_size_mixed": (
         replica(block_tokens_before=None),
-        (engine(block_tokens=16, index_block_tokens=16),),
+        (engine(block_tokens=16),),
         str(POOL),
         "16, 32 tokens",
     ),
@@ -87,10 +87,15 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
         FACTS,
         (engine(ranks=(Rank(0, "degraded", "gap", 60.0),)),),
         str(A.id),
-        "since 1970-01-01 00:01:00 UTC: r1: degraded (gap)",
+        "1970-01-01 00:01:00 UTC: r1: degraded, events were lost",
     ),
     "residency_degraded, one rank": (FACTS, (engine(ranks=(Rank(0, "exact"), Rank(1, "history", "unknown spec"))),), str(A.id), "rank 1: history"),
-    "parity_broken": (FACTS, (engine(parity="mismatch (template)"),), str(A.id), "mismatch (template)"),
+    "parity_broken": (
+        FACTS,
+        (replace(ROUTER, mismatches=(Mismatch(ENDPOINT, A.id, "chat-1", 5),)),),
+        str(ENDPOINT),
+        "at gpu/a than here (chat-1, from token 5",
+    ),
     "reuse_contradicted": (FACTS, (engine(trust="demote"),), str(A.id), "demote"),
     "assignment_void": (replica(assignment=Assignment(void=True)), (ROUTER,), str(A.id), "no effect"),
     "assignment_dead": (replica(assignment=Assignment(dead="its key was revoked")), (ROUTER,), str(A.id), "its key was revoked"),
@@ -199,13 +204,12 @@ words = st.builds(
     build=st.sampled_from(["", "b1", "b2"]),
     models=st.sampled_from([frozenset(), frozenset({"m"}), frozenset({"secret-model"})]),
     block_tokens=st.sampled_from([None, 16, 32]),
-    index_block_tokens=st.sampled_from([None, 16, 32]),
     capacity_tokens=st.sampled_from([None, 5000, 10_000]),
     ranks=st.lists(st.builds(Rank, st.integers(0, 2), st.sampled_from(["exact", "history", "degraded"]), st.just("gap")), max_size=2).map(tuple),
-    parity=st.sampled_from(["", "mismatch"]),
     trust=st.sampled_from(["", "demote"]),
 )
 SECRET_URL = "http://10.9.9.9:8000"
+mismatches = st.builds(Mismatch, st.sampled_from([ENDPOINT, OTHER]), st.sampled_from([A.id, OTHER]), st.just("s"))
 routers = st.lists(
     st.builds(
         RouterWord,
@@ -215,7 +219,10 @@ routers = st.lists(
         versions=st.dictionaries(st.sampled_from([TENANT, OTHER]), st.integers(5, 8)),
         refused=st.dictionaries(st.sampled_from([TENANT, OTHER]), st.sampled_from(["invalid", "rollback"])),
         engines=st.dictionaries(st.sampled_from([URL, URL_B, SECRET_URL]), words),
-        missing_artifacts=st.sampled_from([frozenset(), frozenset({DIGEST}), frozenset({"cd" * 32})]),
+        artifacts=st.dictionaries(st.sampled_from([DIGEST, "cd" * 32]), st.sampled_from(["missing", "refused"])),
+        mismatches=st.lists(st.builds(Mismatch, st.sampled_from([ENDPOINT, OTHER]), st.sampled_from([A.id, OTHER]), st.just("s")), max_size=3).map(
+            tuple
+        ),
     ),
     max_size=3,
     unique_by=lambda router: router.router_id,
@@ -262,6 +269,8 @@ def test_what_is_not_mine_changes_nothing_of_mine(facts: TenantFacts, said: Sequ
             versions={key: value for key, value in router.versions.items() if key == TENANT},
             refused={key: value for key, value in router.refused.items() if key == TENANT},
             engines={url: word for url, word in router.engines.items() if url != SECRET_URL},
+            artifacts={key: value for key, value in router.artifacts.items() if key == DIGEST},
+            mismatches=tuple(one for one in router.mismatches if one.endpoint_id == ENDPOINT),
         )
         for router in said
     ]

@@ -166,7 +166,7 @@ def test_sizes_that_changed_are_events_and_mixed_ones_are_states(place: Place) -
 
 
 def test_events_that_cannot_be_relied_on_where_they_are_declared(place: Place) -> None:
-    engine(place, residency={"state": "degraded", "reason": "gap", "since": 60.0})
+    engine(place, residency="degraded", residency_reason="gap", residency_for_s=120.0)
     assert place.found(90) == {}
     place.change(kv_events={"endpoint": "tcp://127.0.0.1:5557"})
     with place.later(100):
@@ -174,18 +174,24 @@ def test_events_that_cannot_be_relied_on_where_they_are_declared(place: Place) -
     with place.later(200):
         (only,) = place.run().findings
     assert only.kind == "residency_degraded"
-    assert "r1: degraded (gap)" in only.explanation
+    assert "r1: degraded, events were lost" in only.explanation
 
 
 def test_parity_trust_and_artifacts_as_routers_tell_them(place: Place) -> None:
     with tenant_scope(place.tenant.id):
         Endpoint.objects.get(id=place.endpoint_id).model.__class__.objects.filter(tenant_id=place.tenant.id).update(tokenizer_digest=b"\xab" * 32)
     url = next(iter(place.engines))
-    said = {**place.engines[url], "parity": {"state": "mismatch", "reason": "template"}, "trust": {"verdict": "demote", "cause": "hidden context"}}
-    place.report(replicas={**place.engines, url: said}, artifacts_missing=["ab" * 32, "cd" * 32])
+    said = {**place.engines[url], "trust": {"verdict": "demote", "cause": "events_lost", "kappa": 0.3}}
+    pair = {"endpoint": str(place.endpoint_id), "replica": str(place.replica_ids[0]), "state": "different", "sample": "tools", "position": 7}
+    unknown = {**pair, "endpoint": str(uuid.uuid4())}
+    others = {"ab" * 32: {"kind": "tokenizer", "state": "refused", "reason": "slow"}, "cd" * 32: {"kind": "tokenizer", "state": "missing"}}
+    tokens = {"artifacts": {"others": others}, "parity": {"others": [pair, unknown]}}
+    place.report(replicas={**place.engines, url: said}, tokens=tokens)
     found = place.found(90)
     assert set(found) == {"parity_broken", "reuse_contradicted", "artifact_missing"}
-    assert "demote (hidden context)" in found["reuse_contradicted"].explanation
+    assert "demote, likely events lost" in found["reuse_contradicted"].explanation
+    assert "r1 (refused: slow)" in found["artifact_missing"].explanation
+    assert "at gpu/a than here (tools, from token 7 on)" in found["parity_broken"].explanation
 
 
 # ---- isolation ---------------------------------------------------------------------------------------------------------------
