@@ -69,7 +69,8 @@ class FakeSource:
             router = context.socket(zmq.ROUTER)
             router.setsockopt(zmq.LINGER, 0)
             self.replay_port = self._bind(router, self.replay_port)
-            self._task = asyncio.create_task(self._replays(zmq.asyncio.Socket.from_socket(router)))
+            self._router = zmq.asyncio.Socket.from_socket(router)
+            self._task = asyncio.create_task(self._replays(self._router))
 
     @staticmethod
     def _bind(socket: Any, port: int) -> int:
@@ -127,6 +128,7 @@ class FakeSource:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+            self._router.close()  # the loop must not go on watching its descriptor
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None

@@ -73,13 +73,19 @@ class Subscription:
         self.engine = engine
         self.source = source
         self.target = (engine.url, source.rank)
-        self.tracker: Tracker[bytes] = Tracker(can_replay=source.replay_port is not None, deadline_s=plane.config.kv_replay_s)
+        self.tracker = self._new_tracker(0)
+        self._emptied = False  # since the last batch
+        self._lost = False  # something of this generation is lost for good
         self._session: _Session | None = None
         self._started_at: float | None = None
         self._closed = False
         plane.events.set_generation(self.target, self.tracker.generation, time.monotonic())
         plane.residency.begin(self.target, time.monotonic())
         self._task = asyncio.create_task(self._run(), name="kv events")
+
+    def _new_tracker(self, generation: int) -> Tracker[bytes]:
+        can_replay = self.source.replay_port is not None
+        return Tracker(generation=generation, can_replay=can_replay, deadline_s=self._plane.config.kv_replay_s)
 
     # -- the connection ------------------------------------------------------------------------------------------------------------
 
@@ -132,7 +138,7 @@ class Subscription:
             self._count("connected")
             await self._feed.ask_start(self.engine.url)  # which process is it? Numbers alone may not tell
             now_s = time.monotonic()
-            self._plane.residency.drop(self.target, "no_events", "stale", now_s=now_s)
+            self._plane.residency.drop(self.target, "no_events", now_s=now_s)
             self.check_start(now_s)
             self._act(self.tracker.subscribed(now_s))
             await session.ended.wait()
@@ -145,11 +151,12 @@ class Subscription:
     def _wake(self) -> None:
         self._feed.pump.wake(self)
 
-    async def close(self) -> None:
-        """The engine left the configuration, or its sources changed: nothing of it is applied any more, whatever is still queued."""
+    def close(self) -> asyncio.Task[None]:
+        """The engine left the configuration, or its sources changed: from now on nothing of it is applied, whatever is still queued. Returns the task
+        that closes the sockets."""
         self._closed = True
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        return self._task
 
     # -- what arrives --------------------------------------------------------------------------------------------------------------
 
@@ -199,8 +206,11 @@ class Subscription:
         """Time passed: replays have deadlines, and what stood against the events for too long empties the target."""
         if self._session is not None:
             self._act(self.tracker.tick(now_s))
-        if self._plane.residency.overdue(self.target, now_s):
+        if self._plane.residency.overdue(self.target, now_s) and not self._emptied:
             self._begin_anew(now_s)
+            if self._session is None:  # whatever comes back is a new source, of which even the beginning may be there again
+                self.tracker, self._lost = self._new_tracker(self.tracker.generation + 1), False
+                self._plane.events.set_generation(self.target, self.tracker.generation, now_s)
 
     def look(self, sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
         """Conditions that depend on how much is held, and on what answers taught."""
@@ -239,27 +249,32 @@ class Subscription:
             if isinstance(action, Apply):
                 self._apply(action)
             elif isinstance(action, AskReplay):
-                book.add(self.target, "replay", now_s)
+                if not (book.has(self.target, "subscribing") or book.has(self.target, "restart")):
+                    book.add(self.target, "replay", now_s)
                 self._ask(action)
             elif isinstance(action, Gap):
                 self._count("gap")
+                self._lost = True
                 if action.first == 0:
                     book.add(self.target, "late_join", now_s)
                 else:
                     self._begin_anew(now_s)
             elif isinstance(action, Restarted):
                 self._count("restart")
+                self._lost = False
                 self._plane.events.set_generation(self.target, action.generation, now_s)
                 book.restarted(self.target, now_s)
             elif isinstance(action, CaughtUp):
-                book.drop(self.target, "subscribing", "restart", "replay", "gap", now_s=now_s)
+                whole: tuple[Reason, ...] = () if self._lost else ("late_join", "relearning")
+                book.drop(self.target, "subscribing", "restart", "replay", "stale", *whole, now_s=now_s)
 
     def _begin_anew(self, now_s: float) -> None:
         """What was known may be wrong: forget it and learn from what comes."""
         self._count("forgotten")
         self._plane.events.clear(self.target)
+        self._emptied = self._lost = True
         self._plane.residency.add(self.target, "relearning", now_s)
-        self._plane.residency.drop(self.target, "gap", "malformed", now_s=now_s)
+        self._plane.residency.drop(self.target, "malformed", now_s=now_s)
 
     def _ask(self, action: AskReplay) -> None:
         session = self._session
@@ -281,8 +296,10 @@ class Subscription:
             self._count("other_rank")
             self._plane.residency.add(self.target, "malformed", now_s)
             return
+        self._emptied = False
         applied = self._plane.events.apply(self.target, batch, now_s, generation=action.generation)
         if applied.cleared:  # the cache is empty, and that is all there is to know
+            self._lost = False
             self._plane.residency.drop(self.target, "late_join", "relearning", now_s=now_s)
         if applied.unusable is not None:
             self._plane.residency.add(self.target, _UNUSABLE[applied.unusable], now_s)
@@ -316,7 +333,7 @@ class KvFeed:
                 await asyncio.sleep(TURN_S)
         finally:
             pumping.cancel()
-            await asyncio.gather(*(one.close() for one in self._subscriptions.values()), pumping, return_exceptions=True)
+            await asyncio.gather(*[one.close() for one in self._subscriptions.values()], pumping, return_exceptions=True)
             if self._given_resolver is None:
                 with contextlib.suppress(OSError):
                     await self.resolver.close()
@@ -341,14 +358,14 @@ class KvFeed:
 
     async def adjust(self) -> None:
         """One subscription for each source that is known now; what is gone is forgotten."""
-        wanted = self._wanted()
+        wanted, closing = self._wanted(), []
         for target, subscription in list(self._subscriptions.items()):
             known = wanted.get(target)
             if known is None or known != (subscription.engine, subscription.source):
-                del self._subscriptions[target]
-                await subscription.close()
+                closing.append(self._subscriptions.pop(target).close())
                 self._plane.events.forget(target)
                 self._plane.residency.end(target)
+        await asyncio.gather(*closing, return_exceptions=True)  # before their ports are connected to again
         for target, (engine, source) in wanted.items():
             if target not in self._subscriptions:
                 self._subscriptions[target] = Subscription(self._plane, self, engine, source)
