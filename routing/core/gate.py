@@ -31,7 +31,8 @@ class _Prefix:
 class Gate:
     """The bursts under way. ``prefix`` is a key that holds the namespace; ``request`` is any id, unique while it runs. ``now_s`` is monotonic."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
         self._prefixes: OrderedDict[bytes, _Prefix] = OrderedDict()
         self.held = 0  # followers so far
 
@@ -48,7 +49,7 @@ class Gate:
         if state.leader is None:
             state.leader = request
             return False
-        if len(state.arrivals) < BURST or now_s - state.arrivals[0] > WINDOW_S:
+        if len(state.arrivals) < BURST or now_s - state.arrivals[0] > self._window_s:
             return False
         state.followers[request] = None
         self.held += 1

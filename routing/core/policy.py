@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+PRIORITIES = ("interactive", "standard", "batch")  # classes inside a tenant, the first goes first
 PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "weighted"]
 SCORERS = ("wait", "prefill", "external_price", "pressure", "slo_guard")
 
@@ -45,7 +46,13 @@ class SloPolicy:
     ttft_p95_ms: int | None = None
     ttft_p99_ms: int | None = None
     e2e_p95_ms: int | None = None
-    max_queue_ms: int = 10_000
+    max_queue_ms: int = 10_000  # how long a request may wait for a replica; 0: refused at once instead
+    priority: str = "standard"
+
+    @property
+    def priority_class(self) -> int:
+        """Rank of the priority inside its tenant; lower goes first."""
+        return PRIORITIES.index(self.priority)
 
     @property
     def ttft_s(self) -> float | None:
@@ -142,10 +149,15 @@ def compile_slo(spec: object) -> SloPolicy:
     """
     if not isinstance(spec, Mapping):
         raise PolicyError("slo", "must be an object such as {ttft_p95_ms: 2000}")
-    values: dict[str, int] = {}
+    values: dict[str, Any] = {}
     for field in spec:
+        if field == "priority":
+            if spec[field] not in PRIORITIES:
+                raise PolicyError(field, f"must be one of {', '.join(PRIORITIES)}")
+            values[field] = spec[field]
+            continue
         if field not in _SLO_FIELDS:
-            raise PolicyError(str(field), f"unknown field; known: {', '.join(_SLO_FIELDS)}")
+            raise PolicyError(str(field), f"unknown field; known: {', '.join((*_SLO_FIELDS, 'priority'))}")
         values[field] = _integer(spec[field], field, *_SLO_FIELDS[field])
     ordered = [values[field] for field in ("ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms") if field in values]
     if ordered != sorted(ordered):

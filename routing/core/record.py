@@ -78,6 +78,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ttft_s: float | None = None
     e2e_s: float | None = None
     decide_s: float | None = None
+    queue_s: float | None = None  # waited in the router before the first dispatch
     slo_ttft_s: float | None = None
     slo_attainable: bool = True
     alarm: str | None = None  # what an audit should look into, such as "cached_more_than_owned"; judges nothing

@@ -181,6 +181,17 @@ class HistoryIndex:
         expected_blocks += (blocks - start) * leaf.probability(now_s)  # beyond the bound: no less than the weakest
         return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
 
+    def settled(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
+        """How many leading blocks some answer showed resident at ``replica``, however long ago: what no dispatch in flight is needed for."""
+        held = self._replicas.get(replica)
+        entries = _NONE if held is None else held.held(owner)
+
+        def promised(position: int) -> bool:
+            entry = entries.get(namespace + digests[position])
+            return entry is None or entry.inferred_at_s is None
+
+        return _first(range(len(digests)), promised)
+
     def explained(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"") -> int | None:
         """How many leading blocks other dispatches than that of ``ticket`` put at ``replica``, whatever their age: the most that the namespace's own
         history can explain of a hit. None where that history has gaps."""

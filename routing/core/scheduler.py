@@ -41,6 +41,7 @@ def _candidate(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate
         expected_ttft_s=ttft.expected_ttft_s(ask, replica),
         score_s=sum(terms.values()),
         queued_tokens=replica.queued_tokens,
+        wait_s=ttft.wait_s(replica),
         in_flight=replica.in_flight,
         evidence=replica.evidence,
         evidence_age_s=replica.evidence_age_s,

@@ -60,6 +60,7 @@ class Candidate:
     expected_ttft_s: float
     score_s: float
     queued_tokens: float
+    wait_s: float  # others' work ahead, without the network
     in_flight: int
     evidence: str
     evidence_age_s: float

@@ -35,6 +35,7 @@ from routing.dataplane.probes import ProbeDoor
 from routing.dataplane.state import Plane
 from routing.dataplane.telemetry import Telemetry
 from routing.dataplane.tokens import TokenDesk
+from routing.dataplane.waiting import Waiting
 from routing.prompts.service import Prompts
 
 FIRST_SYNC_S = 3.0
@@ -66,8 +67,9 @@ class Router:
             telemetry=telemetry,
             session=upstream.make_session(config, pooled=True, resolver=resolver),
             fresh_session=upstream.make_session(config, pooled=False, resolver=resolver),
+            waiting=Waiting(max_waiters=config.max_waiting, burst_window_s=config.burst_window_s),
             workers=self._workers,
-            tokens=TokenDesk(prompts=Prompts()),
+            tokens=TokenDesk(prompts=Prompts(catalogue=config.catalogue)),
             events=EventIndex(budget_bytes=config.event_index_bytes),
         )
         metrics.registry.register(PlaneCollector(self.plane))
@@ -80,9 +82,9 @@ class Router:
         self.peers = PeerFeed(self.plane, keys)
         self.artifacts = ArtifactFeed(self.plane, keys)
         self.plane.tokens.artifacts = self.artifacts.status
+        self.parity = ParityFeed(self.plane)
         self._probes = ProbeDoor(secrets.publish_public_key)
         self._valkey = _connect(config.valkey_url)
-        self.parity = ParityFeed(self.plane)
         self._tasks: list[asyncio.Task[None]] = []
         self._runners: list[web.ServerRunner] = []
         self._sites: list[web.SockSite] = []
@@ -108,9 +110,9 @@ class Router:
         self._run(self.load.run(), "load")
         self._run(self.kv.run(), "kv events")
         self._run(self.artifacts.run(self._valkey), "artifacts")
+        self._run(self.parity.run(), "parity")
         await self._listen(doors.public_door(self.plane), self.config.port, reuse_port=self.config.reuse_port)
         await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)
-        self._run(self.parity.run(), "parity")
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:

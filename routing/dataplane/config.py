@@ -62,6 +62,8 @@ class Config:
     max_body_bytes: int = 32 * 1024 * 1024
     max_answer_bytes: int = 64 * 1024 * 1024
     max_in_flight: int = 4096
+    max_waiting: int = 512  # of one tenant, for the replicas of one pool
+    burst_window_s: float = 0.05  # within which equal prompts are one burst
     breaker_failures: int = 3
     breaker_open_s: float = 30.0
     poll_s: float = 1.0  # versions in Valkey, and the router's report
@@ -73,8 +75,8 @@ class Config:
     cors_origins: tuple[str, ...] = ()
     media_hosts: tuple[str, ...] = ()
     tokens_s: float = 0.05
-    artifact_bytes: int = 1024 * 1024 * 1024
     catalogue: frozenset[bytes] = frozenset()  # SHA-256 of artifacts that the operator vouches for: they run without a sandbox
+    artifact_bytes: int = 1024 * 1024 * 1024
     artifact_disk_bytes: int = 2 * 1024 * 1024 * 1024
     parity_s: float = 3600.0
     kv_replay_s: float = 5.0
@@ -116,6 +118,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         keepalive_s=number("ROUTER_KEEPALIVE_S", default.keepalive_s),
         max_body_bytes=read.integer("ROUTER_MAX_BODY_BYTES", default.max_body_bytes, low=1024, env=env),
         max_in_flight=read.integer("ROUTER_MAX_IN_FLIGHT", default.max_in_flight, low=1, env=env),
+        max_waiting=read.integer("ROUTER_MAX_WAITING", default.max_waiting, low=1, env=env),
         breaker_failures=read.integer("ROUTER_BREAKER_FAILURES", default.breaker_failures, low=1, env=env),
         breaker_open_s=number("ROUTER_BREAKER_OPEN_S", default.breaker_open_s),
         scrape_s=number("ROUTER_SCRAPE_S", default.scrape_s),
@@ -124,9 +127,9 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         stream_maxlen=read.integer("ROUTER_STREAM_MAXLEN", default.stream_maxlen, low=1000, env=env),
         record_queue=read.integer("ROUTER_RECORD_QUEUE", default.record_queue, low=100, env=env),
         cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
+        catalogue=_digests("ROUTER_CATALOGUE", env),
         tokens_s=number("ROUTER_TOKENS_S", default.tokens_s),
         artifact_bytes=read.integer("ROUTER_ARTIFACT_BYTES", default.artifact_bytes, low=1024, env=env),
-        catalogue=_digests("ROUTER_CATALOGUE", env),
         artifact_disk_bytes=read.integer("ROUTER_ARTIFACT_DISK_BYTES", default.artifact_disk_bytes, low=1024, env=env),
         parity_s=number("ROUTER_PARITY_S", default.parity_s),
         kv_replay_s=number("ROUTER_KV_REPLAY_S", default.kv_replay_s),
@@ -151,8 +154,6 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
     return config, secrets
 
 
-def _key(name: str, env: Mapping[str, str]) -> bytes:
-    value = read.secret_file(name, env=env)
 def _digests(name: str, env: Mapping[str, str]) -> frozenset[bytes]:
     try:
         found = frozenset(bytes.fromhex(word) for word in read.words(name, env=env))
@@ -163,6 +164,8 @@ def _digests(name: str, env: Mapping[str, str]) -> frozenset[bytes]:
     return found
 
 
+def _key(name: str, env: Mapping[str, str]) -> bytes:
+    value = read.secret_file(name, env=env)
     if len(value) != 32:
         raise read.EnvError(f"{name} must hold exactly 32 bytes")
     return value

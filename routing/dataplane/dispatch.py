@@ -23,7 +23,6 @@ from routing.core import sse
 from routing.core.breaker import Breaker
 from routing.core.verdict import OK, Verdict, judge, may_pass, parse, safe_message
 from routing.dataplane import errors, upstream
-from routing.dataplane.choose import choose
 from routing.dataplane.errors import ApiError
 from routing.dataplane.inflight import Attempt, Flight
 from routing.dataplane.state import Plane
@@ -73,15 +72,15 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
     broken: Breaker | None = None  # of the first engine that answered this very body with a failure of its own
     while len(tried) < MAX_ATTEMPTS:
         try:
-            choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
+            attempt = await plane.waiting.turn(plane, flight, tried=tried)
         except ApiError:
             if not tried:
                 raise
             break
+        choice = attempt.choice
         if not tried:
-            flight.decide_s = time.monotonic() - flight.started_s
+            flight.decide_s = time.monotonic() - flight.started_s - (flight.queue_s or 0.0)
         tried.add(choice.replica.entry.id)
-        attempt = flight.begin_attempt(choice)
         outgoing = _outgoing(flight)
         headers = upstream.request_headers(
             choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex
@@ -170,7 +169,7 @@ async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, bod
         if not isinstance(payload, dict):  # a page of some proxy's under 200 is no completion
             verdict = Verdict(kind="replica", status=502)
         else:
-            attempt.first_byte(flight.first_byte_s)
+            flight.saw_first_byte(attempt, flight.first_byte_s)
     return Answer(upstream=opened, body=whole, payload=payload), verdict
 
 
@@ -206,8 +205,7 @@ async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tu
     verdicts = (judge(200, parse(data)) for data in datas[:2])  # an engine that shuts down says "abort" in the second event of a chat
     verdict = next((one for one in verdicts if one.kind != "ok"), OK)
     if verdict.kind == "ok":
-        flight.first_byte_s = time.monotonic()
-        attempt.first_byte(flight.first_byte_s)
+        flight.saw_first_byte(attempt, time.monotonic())
     return Answer(upstream=opened, events=events, splitter=splitter), verdict
 
 

@@ -135,6 +135,13 @@ def engine_busy() -> ApiError:
     return ApiError(429, "rate_limit_exceeded", "The model server is busy.", headers={"Retry-After": "2"})
 
 
+def queue_refused(code: str, retry_after_s: int) -> ApiError:
+    """No replica came free in the time that the endpoint's objective allows (``queue_timeout``; ``shed`` where it allows none), or the tenant has
+    as many requests waiting as it may (``queue_full``). When to come back follows from the tenant's own queue alone."""
+    message = "Too many of your requests are waiting." if code == "queue_full" else "No replica came free in the time allowed for waiting."
+    return ApiError(429, code, message, headers={"Retry-After": str(retry_after_s)})
+
+
 def upstream_timeout() -> ApiError:
     return ApiError(504, "upstream_timeout", "The model server did not answer in time.")
 

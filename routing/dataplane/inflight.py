@@ -21,6 +21,7 @@ from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
 from routing.core import blocks, prefix
 from routing.core.breaker import Breaker
+from routing.core.fair_queue import Waiter
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision
@@ -115,6 +116,7 @@ class Attempt:
         """Prefill is over: the tokens leave the ledger, the prompt is resident."""
         self._first_byte_s = now_s
         self.engine.ledger.release(self._entry)
+        self._plane.waiting.wake(self._plane)
         if not self._resident:
             self._resident = True
             self._confirm(now_s)
@@ -204,6 +206,10 @@ class Flight:
     status: int = 200
     error_code: str | None = None
     alarm: str | None = None
+    serial: int = 0  # among the requests that lead or follow a burst
+    burst: bytes | None = None  # the prefix by which it does
+    waiter: Waiter | None = None  # its place in the pool's queue, once it was taken from there
+    queue_s: float | None = None  # waited in the router; None: it did not
 
     @property
     def probe(self) -> Claims | None:
@@ -232,6 +238,7 @@ class Flight:
             self._report()
         finally:
             self.end_attempt()
+            self.plane.waiting.left(self.plane, self)
             self.plane.in_flight -= 1
             task = asyncio.current_task()
             if task is not None:
@@ -245,6 +252,12 @@ class Flight:
         self.candidates = choice.decision.candidates
         self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, call=self.call, owner=self.owner, probe=self.probe is not None)
         return self.attempt
+
+    def saw_first_byte(self, attempt: Attempt, now_s: float) -> None:
+        """Prefill is over, and whoever waited for this prompt's prefix need not wait any longer."""
+        self.first_byte_s = now_s
+        attempt.first_byte(now_s)
+        self.plane.waiting.first_byte(self)
 
     def end_attempt(self) -> None:
         """Give back what the dispatch took; safe to repeat."""
@@ -328,6 +341,7 @@ class Flight:
             ttft_s=ttft_s,
             e2e_s=time.monotonic() - self.started_s,
             decide_s=self.decide_s,
+            queue_s=self.queue_s,
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
             alarm=self.alarm,

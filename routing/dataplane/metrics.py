@@ -82,6 +82,8 @@ class PlaneCollector(Collector):
         """One family after the other; nothing is kept between scrapes."""
         plane, now_s = self._plane, time.monotonic()
         yield GaugeMetricFamily("saltroute_in_flight", "Requests in flight", value=plane.in_flight)
+        yield GaugeMetricFamily("saltroute_waiting", "Requests waiting for a replica", value=len(plane.waiting))
+        yield GaugeMetricFamily("saltroute_following", "Requests held behind the leader of their burst", value=plane.waiting.following)
         yield GaugeMetricFamily("saltroute_records_queued", "Decision records not yet written", value=plane.telemetry.queued())
         contact_at = plane.feed.contact_at
         age_s = -1.0 if contact_at is None else time.time() - contact_at
@@ -130,8 +132,6 @@ class PlaneCollector(Collector):
             lookups.add_metric([cache, "hit"], found.hits)
             lookups.add_metric([cache, "miss"], found.misses)
         yield lookups
-        yield from families.values()
-        yield evicted
         parity = GaugeMetricFamily("saltroute_parity", "Endpoints and replicas by agreement of their tokens", labels=["state"])
         states = [one.state for one in plane.tokens.parity.values()]
         for state in get_args(State):
@@ -141,5 +141,7 @@ class PlaneCollector(Collector):
         for name, value in plane.tokens.prompts.stats().items():
             prompts.add_metric([name], value)
         yield prompts
+        yield from families.values()
+        yield evicted
         yield restarts
         yield verdicts

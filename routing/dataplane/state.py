@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 import aiohttp
@@ -44,6 +44,8 @@ SCRAPE_FADE_S = 5.0
 SCRAPE_TOO_OLD_S = 15.0
 MISSES_UNTIL_UNREACHABLE = 2
 
+if TYPE_CHECKING:
+    from routing.dataplane.waiting import Waiting
 
 Health = Literal["unknown", "ok", "failing", "blocked"]
 
@@ -135,12 +137,12 @@ def _nobody_listens(_engine: Engine) -> None:
     pass
 
 
-@dataclass(slots=True)
-class EndpointState:
 def _nobody_relearns(_url: str) -> None:
     pass
 
 
+@dataclass(slots=True)
+class EndpointState:
     """What is learned of one endpoint, hence from one tenant's requests alone."""
 
     ratio: ByteRatio = field(default_factory=ByteRatio)
@@ -167,6 +169,7 @@ class Plane:
     session: aiohttp.ClientSession
     fresh_session: aiohttp.ClientSession  # never reuses a connection
     workers: Executor  # parsing and hashing of large bodies
+    waiting: Waiting
     tokens: TokenDesk
     swapped: asyncio.Event = field(default_factory=asyncio.Event)  # another view is in force; the artifact feed waits for it
     view: PlaneView = EMPTY
@@ -188,10 +191,10 @@ class Plane:
     replicas: Mapping[str, ReplicaView] = field(default_factory=dict)  # the engines in the view, by URL
     used_by: Mapping[str, frozenset[UUID]] = field(default_factory=dict)  # ids of the endpoints that reach an engine, by URL
     on_start: Callable[[Engine], None] = _nobody_listens  # told whenever an engine's start time was read
+    on_relearn: Callable[[str], None] = _nobody_relearns  # asked, by URL, when an engine's events and answers contradict each other
     tasks: set[asyncio.Task[object]] = field(default_factory=set)  # requests in flight, to be cut at the drain deadline
 
     def engine(self, url: str) -> Engine:
-    on_relearn: Callable[[str], None] = _nobody_relearns  # asked, by URL, when an engine's events and answers contradict each other
         """The engine behind ``url``, made known on first use."""
         known = self.engines.get(url)
         if known is None:

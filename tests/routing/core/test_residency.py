@@ -371,3 +371,14 @@ def test_the_memory_of_gaps_is_bounded() -> None:
     assert index._replicas["r1"].gaps[b"t1"] is None
     assert index.explained(b"never seen", _prompt(1, 1), "r1", 0, owner=b"t1") is None
     assert index.explained(b"never seen", _prompt(1, 1), "r1", 0, owner=b"t2") == 0
+
+
+def test_settled_is_what_an_answer_showed_and_no_promise_counts() -> None:
+    index = HistoryIndex()
+    chain = _chain("abab")
+    ticket = index.dispatched(NAMESPACES[0], chain[:2], "r1")
+    index.dispatched(NAMESPACES[0], chain, "r1")
+    assert index.settled(NAMESPACES[0], chain, "r1") == 0
+    index.confirmed(NAMESPACES[0], chain[:2], "r1", ticket, 1.0)
+    assert index.settled(NAMESPACES[0], chain, "r1") == 2
+    assert index.settled(NAMESPACES[1], chain, "r1") == index.settled(NAMESPACES[0], chain, "r2") == 0
