@@ -87,11 +87,13 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     """What a router says at least every quarter of a second. Loads are absolute, so the latest beat says it all; placements come once."""
 
     router_id: str
+    number: int = 0  # of this process's beats, without gaps
     heard: tuple[bytes, ...] = ()
     loads: tuple[Load, ...] = ()
     placements: tuple[Placement, ...] = ()
     settled: tuple[Settled, ...] = ()
     oldest_open: int = 0  # placements before it are settled
+    blocks: int = 0  # in its history: who knows most is asked by those who begin
     leaving: bool = False
 
 
@@ -200,6 +202,7 @@ class Outbox:
         self.cut = 0
         self._asked: dict[str, int] = {}
         self._serial = 0
+        self._beats = 0
         self._placements: deque[_Waiting] = deque()
         self._settled: deque[tuple[int, bool, bool, float]] = deque()
         self._open: dict[int, None] = {}  # announced or waiting, oldest first
@@ -264,7 +267,7 @@ class Outbox:
         self._settled.clear()
         self._open.clear()
 
-    def beat(self, router_id: str, *, loads: Sequence[Load], heard: Sequence[bytes], now_s: float, leaving: bool = False) -> Beat:
+    def beat(self, router_id: str, *, loads: Sequence[Load], heard: Sequence[bytes], now_s: float, blocks: int = 0, leaving: bool = False) -> Beat:
         """The next beat: as many placements as fit, and the settlements of all that were sent."""
         taken: list[Placement] = []
         blocks = 0
@@ -276,8 +279,10 @@ class Outbox:
         first_waiting = self._placements[0].placement.serial if self._placements else self._serial + 1
         settled = [one for one in self._settled if one[0] < first_waiting]
         self._settled = deque(one for one in self._settled if one[0] >= first_waiting)
+        self._beats += 1
         return Beat(
             router_id=router_id,
+            number=self._beats,
             heard=tuple(heard),
             loads=tuple(loads[:MAX_ENGINES]),
             placements=tuple(taken),
@@ -286,5 +291,6 @@ class Outbox:
                 for serial, confirmed, certain, at_s in settled
             ),
             oldest_open=min(next(iter(self._open), first_waiting), first_waiting),
+            blocks=blocks,
             leaving=leaving,
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from routing.core.peering import Beat, Head, Load, Placement, Settled
 from routing.core.prefix import DIGEST_BYTES
@@ -22,11 +21,11 @@ SILENT_S = 1.0  # from then on not at all
 GONE_S = 5.0
 PLACEMENT_S = 600.0  # longer than any answer that does not stream
 TRANSIT_S = 0.1  # that a sibling's word may have been on its way
-PARKED_S = 1.0
+PARKED_S = 1.0  # how long what came too early waits for what it continues
 MAX_SIBLINGS = 64
 MAX_MARKS = 1024  # processes whose counters are remembered
 MAX_PARKED = 256
-MAX_EARLY = 1024
+MAX_WAITING = 64  # beats of one sibling that came before their turn
 MAX_OPEN_BLOCKS = 262_144  # digests kept for settling, over all siblings
 WINDOW = 256  # counters that may come late
 
@@ -45,6 +44,15 @@ class Shared:
 
 
 NONE_SHARED = Shared()
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this router knows: its history, its tenants, and its engines' URLs by :func:`routing.core.peering.engine_id`."""
+
+    index: HistoryIndex
+    owners: Container[bytes]
+    engines: Mapping[bytes, str]
 
 
 @dataclass(slots=True)
@@ -87,23 +95,28 @@ class _Open:
     until_s: float
 
 
-class _Early(NamedTuple):
-    """A settlement that came before its placement."""
+@dataclass(slots=True)
+class _Parked:
+    """A placement whose beginning is not known here (yet), and how it went, if that was said already."""
 
-    settled: Settled
-    at_s: float
+    process: bytes
+    placement: Placement
     until_s: float
+    settled: tuple[Settled, float] | None = None
 
 
 @dataclass(slots=True)
 class _Sibling:
+    process: bytes
     router_id: str = ""
     heard_at_s: float = 0.0
     spoke_at_s: float | None = None  # its last word that was believed
     counter: int = -1  # of the beat that the loads are from
+    blocks: int = 0  # in its history, as it last said
     loads: dict[str, Load] = field(default_factory=dict)
+    next: int | None = None  # number of the beat that is due
+    waiting: dict[int, tuple[Beat, float]] = field(default_factory=dict)  # beats that came before their turn, and when
     open: OrderedDict[int, _Open] = field(default_factory=OrderedDict)
-    early: OrderedDict[int, _Early] = field(default_factory=OrderedDict)  # settled before they came
     oldest_open: int = 0  # as of the latest beat
     settled_below: int = 0  # the same as of ``looked_at_s``: whatever is open below it now lost its settlement
     looked_at_s: float = 0.0
@@ -124,7 +137,7 @@ class Siblings:
         self.own_heard_at_s: float | None = None  # when a beat of this process came back: the channel works
         self._marks: OrderedDict[bytes, Window] = OrderedDict()
         self._known: dict[bytes, _Sibling] = {}
-        self._parked: list[tuple[bytes, Placement, float]] = []
+        self._parked: list[_Parked] = []
         self._open_blocks = 0
 
     # -- messages -----------------------------------------------------------------------------------------------------------------
@@ -149,7 +162,7 @@ class Siblings:
             if len(self._known) >= MAX_SIBLINGS:
                 self.counts["too_many"] += 1
                 return False
-            sibling = self._known[head.process] = _Sibling()
+            sibling = self._known[head.process] = _Sibling(head.process)
         sibling.router_id, sibling.heard_at_s = beat.router_id, now_s
         if self.process not in beat.heard:
             self.counts["unproven"] += 1
@@ -159,54 +172,69 @@ class Siblings:
         self.met = True
         return True
 
-    def take(self, head: Head, beat: Beat, now_s: float, *, index: HistoryIndex, owners: Container[bytes], engines: Mapping[bytes, str]) -> Effects:
-        """Merge the beat of a believed sibling. ``engines`` maps :func:`engine_id` to the URLs known here, ``owners`` are this router's tenants."""
+    def take(self, head: Head, beat: Beat, now_s: float, here: Here) -> Effects:
+        """Merge the beat of a believed sibling: its loads at once, the rest in the order of beats, as far as those before it are there."""
         effects, sibling = Effects(), self._known[head.process]
-        for placement in beat.placements:
-            self._place(head.process, placement, now_s, index=index, owners=owners, engines=engines, effects=effects)
-        self._unpark(now_s, index=index, owners=owners, engines=engines, effects=effects)
-        for settled in beat.settled:
-            at_s = now_s - settled.age_ms / 1000
-            if (opened := sibling.open.pop(settled.serial, None)) is not None:
-                self._settle(opened, settled, at_s, index)
-            else:
-                sibling.early[settled.serial] = _Early(settled, at_s, now_s + 2 * PARKED_S)
-                while len(sibling.early) > MAX_EARLY:
-                    sibling.early.popitem(last=False)
         if head.counter > sibling.counter:
-            sibling.counter, sibling.oldest_open = head.counter, beat.oldest_open
-            sibling.loads = {engines[load.engine]: load for load in beat.loads if load.engine in engines}
-        self._compare(sibling, effects)
-        if beat.leaving:
-            self._part(head.process, index)
+            sibling.counter, sibling.blocks = head.counter, beat.blocks
+            sibling.loads = {here.engines[load.engine]: load for load in beat.loads if load.engine in here.engines}
+        if sibling.next is None:
+            sibling.next = beat.number
+        if beat.number > sibling.next and len(sibling.waiting) < MAX_WAITING:
+            sibling.waiting[beat.number] = (beat, now_s)
+        else:
+            sibling.next = max(sibling.next, beat.number + 1)
+            self._merge(sibling, beat, now_s, here, effects)
+        self._follow(sibling, here, effects)
         return effects
 
-    def _place(
-        self,
-        process: bytes,
-        one: Placement,
-        now_s: float,
-        *,
-        index: HistoryIndex,
-        owners: Container[bytes],
-        engines: Mapping[bytes, str],
-        effects: Effects,
-        parked: bool = False,
-    ) -> bool:
-        """Put one placement into the index; True unless its beginning is not known (yet), in which case it is parked."""
-        sibling, url = self._known[process], engines.get(one.engine)
+    def _follow(self, sibling: _Sibling, here: Here, effects: Effects) -> None:
+        """Merge the beats whose turn it is."""
+        while sibling.next is not None and (found := sibling.waiting.pop(sibling.next, None)) is not None:
+            sibling.next += 1
+            self._merge(sibling, *found, here, effects)
+
+    def _merge(self, sibling: _Sibling, beat: Beat, heard_at_s: float, here: Here, effects: Effects) -> None:
+        process = sibling.process
+        for placement in beat.placements:
+            self._place(_Parked(process, placement, heard_at_s + PARKED_S), sibling, here, effects)
+        self._unpark(here, effects)
+        for settled in beat.settled:
+            at_s = heard_at_s - settled.age_ms / 1000
+            if (opened := sibling.open.pop(settled.serial, None)) is not None:
+                self._settle(opened, settled, at_s, here.index)
+                continue
+            for parked in self._parked:
+                if parked.process == process and parked.placement.serial == settled.serial:
+                    parked.settled = (settled, at_s)
+        sibling.oldest_open = max(sibling.oldest_open, beat.oldest_open)
+        for load in beat.loads:
+            url = here.engines.get(load.engine)
+            if url is not None and (missing := load.asked - sibling.learned[url]) != sibling.missing[url]:
+                if missing > sibling.missing[url]:  # it asked for more than its placements told
+                    effects.unexplained.add(url)
+                sibling.missing[url] = missing
+        if beat.leaving:
+            self._part(process, here.index)
+
+    def _place(self, parked: _Parked, sibling: _Sibling, here: Here, effects: Effects, *, again: bool = False) -> bool:
+        """Put one placement into the index; False where its beginning is not known (yet): it waits for that a while."""
+        one = parked.placement
+        url = here.engines.get(one.engine)
         if url is None:
             self.counts["unknown_engine"] += 1
             return True
         digests = tuple(one.digests[start : start + DIGEST_BYTES] for start in range(0, len(one.digests), DIGEST_BYTES))
-        if digests and one.owner not in owners:
+        if digests and one.owner not in here.owners:
             self.counts["unknown_owner"] += 1
             return True
         if one.parent:
-            before = index.chain_to(one.namespace, one.parent, url, owner=one.owner)
+            before = here.index.chain_to(one.namespace, one.parent, url, owner=one.owner)
             if before is None:
-                if not parked:
-                    self._park(process, one, now_s)
+                if again or len(self._parked) < MAX_PARKED:
+                    self._parked.append(parked)
+                else:
+                    self.counts["orphaned"] += 1
                 return False
             digests = before + digests
         if one.shared:
@@ -214,19 +242,17 @@ class Siblings:
             effects.asked[url] += one.sequences
         if digests:
             self.counts["placed"] += 1
-            ticket = index.dispatched(one.namespace, digests, url, owner=one.owner)
-            opened = _Open(one.namespace, one.owner, url, digests, ticket, now_s + PLACEMENT_S)
-            early = sibling.early.pop(one.serial, None)
-            if early is not None:
-                self._open_blocks += len(digests)
-                self._settle(opened, early.settled, early.at_s, index)
+            ticket = here.index.dispatched(one.namespace, digests, url, owner=one.owner)
+            opened = _Open(one.namespace, one.owner, url, digests, ticket, parked.until_s + PLACEMENT_S)
+            self._open_blocks += len(digests)
+            if parked.settled is not None:
+                self._settle(opened, *parked.settled, here.index)
             else:
-                self._hold(sibling, one.serial, opened, index)
+                self._hold(sibling, one.serial, opened, here.index)
         return True
 
     def _hold(self, sibling: _Sibling, serial: int, opened: _Open, index: HistoryIndex) -> None:
         sibling.open[serial] = opened
-        self._open_blocks += len(opened.digests)
         while self._open_blocks > MAX_OPEN_BLOCKS:
             fullest = max(self._known.values(), key=lambda one: len(one.open))
             self.counts["expired"] += 1
@@ -240,64 +266,48 @@ class Siblings:
         else:
             index.dropped(*where, owner=opened.owner, certain=settled.certain)
 
-    def _park(self, process: bytes, one: Placement, now_s: float) -> None:
-        if len(self._parked) >= MAX_PARKED:
-            self.counts["orphaned"] += 1
-            return
-        self._parked.append((process, one, now_s + PARKED_S))
-
-    def _unpark(self, now_s: float, *, index: HistoryIndex, owners: Container[bytes], engines: Mapping[bytes, str], effects: Effects) -> None:
+    def _unpark(self, here: Here, effects: Effects) -> None:
         """Place what waited for its beginning, until nothing more finds it."""
         found = bool(self._parked)
         while found:
-            found = False
             waiting, self._parked = self._parked, []
-            for process, one, until_s in waiting:
-                placed = process not in self._known or self._place(
-                    process, one, now_s, index=index, owners=owners, engines=engines, effects=effects, parked=True
-                )
-                found |= placed
-                if not placed:
-                    self._parked.append((process, one, until_s))
-
-    @staticmethod
-    def _compare(sibling: _Sibling, effects: Effects) -> None:
-        """See whether the sibling asked more of an engine than its placements told."""
-        for url, load in sibling.loads.items():
-            missing = load.asked - sibling.learned[url]
-            if missing > sibling.missing[url]:
-                effects.unexplained.add(url)
-            sibling.missing[url] = missing
+            found = False
+            for parked in waiting:
+                sibling = self._known.get(parked.process)
+                found |= sibling is None or self._place(parked, sibling, here, effects, again=True)
 
     # -- time ---------------------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_s: float, *, index: HistoryIndex) -> Effects:
-        """Let go of siblings that fell silent and of placements that nobody settled."""
+    def tick(self, now_s: float, here: Here) -> Effects:
+        """Let go of siblings that fell silent, of placements that nobody settled, and of beats that never came."""
         effects = Effects()
         for process, sibling in list(self._known.items()):
             if now_s - sibling.heard_at_s > GONE_S:
                 effects.unexplained.update(url for url, load in sibling.loads.items() if load.asked)  # it may have asked more, and not said so
-                self._part(process, index)
+                self._part(process, here.index)
                 continue
-            self._expire(sibling, now_s, index)
-        kept = [one for one in self._parked if one[2] >= now_s]
+            self._expire(sibling, now_s, here.index)
+            if sibling.waiting and now_s - min(at_s for _, at_s in sibling.waiting.values()) > PARKED_S:
+                due = min(sibling.waiting)
+                self.counts["lost"] += due - (sibling.next or 0)
+                sibling.next = due
+                self._follow(sibling, here, effects)
+        kept = [one for one in self._parked if one.until_s >= now_s]
         self.counts["orphaned"] += len(self._parked) - len(kept)
         self._parked = kept
         return effects
 
     def _expire(self, sibling: _Sibling, now_s: float, index: HistoryIndex) -> None:
-        """Settle what stayed open though its sender has settled it, or for too long; forget settlements whose placement never came."""
+        """Settle what stayed open though its sender has settled it, or for too long."""
         if now_s - sibling.looked_at_s < PARKED_S:
             return
         for serial in [serial for serial, opened in sibling.open.items() if serial < sibling.settled_below or opened.until_s < now_s]:
             self.counts["expired"] += 1
             self._settle(sibling.open.pop(serial), _UNKNOWN, 0.0, index)
-        for serial in [serial for serial, early in sibling.early.items() if early.until_s < now_s]:
-            del sibling.early[serial]
         sibling.settled_below, sibling.looked_at_s = sibling.oldest_open, now_s
 
     def _part(self, process: bytes, index: HistoryIndex) -> None:
-        sibling = self._known.pop(process)
+        sibling = self._known.pop(process, _Sibling(process))
         for opened in sibling.open.values():
             self._settle(opened, _UNKNOWN, 0.0, index)
 
@@ -331,9 +341,9 @@ class Siblings:
         return list(self._known)
 
     def believed(self, now_s: float) -> list[bytes]:
-        """The siblings that live, those heard last first."""
-        alive = [(one.spoke_at_s, name) for name, one in self._known.items() if one.spoke_at_s is not None and now_s - one.spoke_at_s < SILENT_S]
-        return [name for _, name in sorted(alive, reverse=True)]
+        """The siblings that live, those first that know most."""
+        alive = [one for one in self._known.values() if one.spoke_at_s is not None and now_s - one.spoke_at_s < SILENT_S]
+        return [one.process for one in sorted(alive, key=lambda one: (-one.blocks, one.process))]
 
     def last_word_age_s(self, now_s: float) -> float | None:
         """The age of the oldest last word of those siblings that live or fell silent a moment ago; None without siblings."""

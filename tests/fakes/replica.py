@@ -217,6 +217,7 @@ class FakeReplica:
             return await self._stream(script, pieces, received, writer)
         finally:
             watch.cancel()
+            await asyncio.wait([watch])  # two readers of one stream cannot be
 
     async def _whole(self, script: Script, writer: asyncio.StreamWriter) -> bool:
         body = script.body if isinstance(script.body, bytes) else msgspec.json.encode(script.body if script.body is not None else {})

@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from uuid import UUID
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 
 from routing.core import peering, warmup
 from routing.core.peering import ANSWER, ASK, BEAT, PART, Answer, Ask, Beat, Body, Head, Load, PeeringError
-from routing.core.siblings import Effects
+from routing.core.siblings import Effects, Here
 from routing.dataplane.keys import KeyringError, Keys, SiblingSeal
 from routing.dataplane.state import Plane
 
@@ -66,7 +66,8 @@ class PeerFeed:
         self._asking: tuple[bytes, bytes, asyncio.Future[int]] | None = None  # of whom, the question's name, how many parts
         self._answering: asyncio.Task[None] | None = None
         self._questions: set[asyncio.Task[int]] = set()
-        self._tables: tuple[object, object, frozenset[bytes], Mapping[bytes, str]] = (None, None, frozenset(), {})
+        self._table: Here | None = None
+        self._table_of: tuple[object, object] = (None, None)
         plane.siblings.process = self.process
 
     # -- telling ------------------------------------------------------------------------------------------------------------------
@@ -97,8 +98,8 @@ class PeerFeed:
             queued_tokens, waiting = engine.ledger.queued(now_s)
             if engine.in_flight or waiting or plane.outbox.asked(url):
                 loads.append(Load(peering.engine_id(url), queued_tokens, waiting, engine.in_flight, plane.outbox.asked(url)))
-        heard = plane.siblings.heard()
-        beat = plane.outbox.beat(plane.config.router_id, loads=loads, heard=heard, now_s=now_s, leaving=leaving)
+        heard, blocks = plane.siblings.heard(), sum(size for size, _ in plane.index.sizes().values())
+        beat = plane.outbox.beat(plane.config.router_id, loads=loads, heard=heard, now_s=now_s, blocks=blocks, leaving=leaving)
         return await self._send(valkey, BEAT, beat)
 
     def _sealed(self, kind: int, plaintext: bytes, more: bytes = b"") -> bytes:
@@ -121,7 +122,7 @@ class PeerFeed:
 
     def _tick(self, now_s: float) -> None:
         siblings = self._plane.siblings
-        self._apply(siblings.tick(now_s, index=self._plane.index))
+        self._apply(siblings.tick(now_s, self._here()))
         if self._plane.outbox.listening and not siblings.heard():
             self._plane.outbox.silent()
             self._plane.outbox.wake = peering.nobody
@@ -142,11 +143,12 @@ class PeerFeed:
 
     async def listen(self, valkey: Redis) -> None:
         """Take in what siblings say, for ever."""
+        heard = True
         while True:
             try:
                 async with valkey.pubsub(ignore_subscribe_messages=True) as subscription:
                     await subscription.subscribe(CHANNEL)
-                    self._subscribed = True
+                    self._subscribed = heard = True
                     self._first_try.set()
                     self._wake.set()
                     async for message in subscription.listen():
@@ -154,7 +156,9 @@ class PeerFeed:
                             await self._heard(valkey, data)
                             await asyncio.sleep(0)  # requests come between two messages
             except _GONE as error:
-                log.warning("siblings cannot be heard: %s", type(error).__name__)
+                if heard:  # once for each time that it is away
+                    log.warning("siblings cannot be heard: %s", type(error).__name__)
+                heard = False
             self._subscribed, self._wants_warmth = False, True
             self._first_try.set()
             await asyncio.sleep(RETRY_S)
@@ -191,7 +195,7 @@ class PeerFeed:
         head, body = opened
         if isinstance(body, Beat):
             self.take(head, body)
-            if self._wants_warmth and self._believed.is_set() and self._may_ask():
+            if self._wants_warmth and self._may_ask():
                 self._wants_warmth = False
                 self._background(valkey)
         elif body.to != self.process:
@@ -212,22 +216,24 @@ class PeerFeed:
             plane.outbox.wake = self._wake.set
             self._wake.set()
         if believed:
-            owners, engines = self._known_here()
-            self._apply(siblings.take(head, beat, now_s, index=plane.index, owners=owners, engines=engines))
+            self._apply(siblings.take(head, beat, now_s, self._here()))
             self._believed.set()
 
-    def _known_here(self) -> tuple[frozenset[bytes], Mapping[bytes, str]]:
+    def _here(self) -> Here:
         """This router's tenants, and its engines by their names between routers."""
         view, replicas = self._plane.view, self._plane.replicas
-        if self._tables[0] is not view or self._tables[1] is not replicas:
+        if self._table is None or self._table_of[0] is not view or self._table_of[1] is not replicas:
             owners = frozenset(tenant_id.bytes for tenant_id, tenant in view.tenants.items() if not tenant.snapshot.deleted)
-            self._tables = (view, replicas, owners, {peering.engine_id(url): url for url in replicas})
-        return self._tables[2], self._tables[3]
+            self._table = Here(index=self._plane.index, owners=owners, engines={peering.engine_id(url): url for url in replicas})
+            self._table_of = (view, replicas)
+        return self._table
 
     # -- beginning late -----------------------------------------------------------------------------------------------------------
 
     def _may_ask(self) -> bool:
-        return self._asking is None and (self._asked_at_s is None or time.monotonic() - self._asked_at_s > ASK_AGAIN_S)
+        now_s = time.monotonic()
+        due = self._asked_at_s is None or now_s - self._asked_at_s > ASK_AGAIN_S
+        return due and self._asking is None and bool(self._plane.siblings.believed(now_s))
 
     def _background(self, valkey: Redis) -> None:
         task = asyncio.create_task(self._ask(valkey), name="ask a sibling")
@@ -243,13 +249,14 @@ class PeerFeed:
                     return 0
                 self._wants_warmth = False
                 await self._believed.wait()
+                await asyncio.sleep(2 * BATCH_S)  # others may answer the first beat too
                 return await self._ask(valkey)
         except _GONE:
             self._wants_warmth = True  # when one is heard after all
             return 0
 
     async def _ask(self, valkey: Redis) -> int:
-        """Ask the sibling heard last, and merge its answer."""
+        """Ask the sibling that knows most, and merge its answer."""
         candidates = self._plane.siblings.believed(time.monotonic())
         if not candidates:
             return 0
@@ -293,7 +300,8 @@ class PeerFeed:
 
     async def _merge(self, part: warmup.Part) -> int:
         plane = self._plane
-        owners, engines = self._known_here()
+        here = self._here()
+        owners, engines = here.owners, here.engines
         others = set()
         for known in part.known:
             url = engines.get(known.engine)
@@ -321,7 +329,8 @@ class PeerFeed:
     async def _answer(self, valkey: Redis, to: bytes, name: bytes) -> None:
         """Lay down what this router knows, in sealed parts that expire, and say how many."""
         plane, now_s = self._plane, time.monotonic()
-        owners, engines = self._known_here()
+        here = self._here()
+        engines = here.engines
         known = [
             warmup.Known(
                 name_here,
@@ -337,7 +346,7 @@ class PeerFeed:
         count = 0
         try:
             async with asyncio.timeout(WARM_S):
-                pieces = warmup.holdings(plane.index, list(engines.values()), owners, now_s)
+                pieces = warmup.holdings(plane.index, list(engines.values()), here.owners, now_s)
                 for part in warmup.parts(known, ratios, pieces):
                     bound = name + count.to_bytes(2, "big")
                     await valkey.set(PART_KEY.format(name.hex(), count), self._sealed(PART, warmup.encode(part), bound), ex=PART_EX_S)
@@ -374,6 +383,6 @@ class PeerCollector(Collector):
 
 EVENTS = (
     *("believed", "unproven", "forged", "malformed", "replayed", "too_many", "unsent"),
-    *("placed", "orphaned", "expired", "unknown_engine", "unknown_owner"),
+    *("placed", "lost", "orphaned", "expired", "unknown_engine", "unknown_owner"),
     *("warmed", "answered", "unanswered"),
 )
