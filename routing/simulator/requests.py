@@ -188,7 +188,7 @@ def rendered_chat(body: Mapping[str, Any], config: ReplicaConfig, tokenizer: Tok
     given = body.get("chat_template_kwargs")
     template_kwargs = {name: body[name] for name in _TEMPLATE_FIELDS if body.get(name) is not None}
     template_kwargs |= given if isinstance(given, dict) else {}
-    tools = body.get("tools") if body.get("tool_choice") != "none" else None
+    tools = body.get("tools")  # with tool_choice "none" too, as vLLM shows them by default
     try:
         return tokenizer.render(
             messages,

@@ -85,6 +85,33 @@ def _parsed_call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
+def schema_tools(tools: Sequence[Any] | None) -> list[Any] | None:
+    """Tools as vLLM writes them for a template: in the order of the API's schema, an absent description as null."""
+    if not tools:
+        return None
+    return [_schema_tool(tool) for tool in tools]
+
+
+def _schema_tool(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        return tool
+    return {"type": "function", "function": {name: function.get(name) for name in ("name", "description", "parameters")}}
+
+
+def schema_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool calls in the order of the API's schema; other members of a message stay."""
+    return [{**row, "tool_calls": [_schema_call(call) for call in row["tool_calls"]]} if row.get("tool_calls") else row for row in messages]
+
+
+def _schema_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    ordered = {name: function[name] for name in ("arguments", "name") if name in function}
+    return {name: {**call, "function": ordered}[name] for name in ("id", "function", "type") if name in call}
+
+
 class WordTokenizer:
     """Words, punctuation marks and runs of white space; a word takes the single space before it along.
 
@@ -153,7 +180,7 @@ class WordTokenizer:
 
 
 class FileTokenizer:
-    """A Hugging Face ``tokenizer.json`` with a Jinja chat template.
+    """A Hugging Face ``tokenizer.json`` with a Jinja chat template, or with a ``tokenizer_config.json`` that holds one.
 
     Left out: templates that need ``strftime_now`` or a list of named templates.
     """
@@ -166,6 +193,9 @@ class FileTokenizer:
         self._template = Path(chat_template_path).read_text() if chat_template_path else None
         config_path = Path(tokenizer_path).with_name("tokenizer_config.json")
         config = json.loads(config_path.read_text()) if config_path.exists() else {}
+        if self._template is not None and chat_template_path is not None and chat_template_path.endswith(".json"):
+            config = json.loads(self._template)
+            self._template = config["chat_template"]
         self._specials = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token")}
         self._eos_id = self._find_eos()
 
@@ -197,8 +227,8 @@ class FileTokenizer:
         try:
             return self._environment.render_str(
                 self._template,
-                messages=template_messages(messages),
-                tools=list(tools) if tools else None,
+                messages=schema_calls(template_messages(messages)),
+                tools=schema_tools(tools),
                 add_generation_prompt=add_generation_prompt,
                 bos_token=self._specials["bos_token"] or "",
                 eos_token=self._specials["eos_token"] or "",
