@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 PRIORITIES = ("interactive", "standard", "batch")  # classes inside a tenant, the first goes first
-PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "weighted"]
+PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "session", "weighted"]
 SCORERS = ("wait", "prefill", "external_price", "pressure", "slo_guard")
 
 
@@ -31,7 +31,7 @@ class RoutingPolicy:
     weights: tuple[tuple[str, float], ...] = tuple((name, 1.0) for name in SCORERS)
     price_of_recomputation: float = 2.0  # lambda: what a recomputed token costs everybody else
     pressure: float = 1.0  # mu
-    load_factor: float = 1.25  # bounded_hash: in-flight over the mean before the ring walks on
+    load_factor: float = 1.25  # bounded_hash, session: in-flight over the mean before the ring walks on
     prefix_tokens: int = 1024  # bounded_hash, longest_prefix: how much of the prompt is the key
     concurrency_threshold: int = 64  # longest_prefix: in-flight requests above which the next best match is taken
     tie_share: float = 0.02
@@ -75,6 +75,7 @@ _USED: dict[str, frozenset[str]] = {
     "least_outstanding": frozenset(),
     "bounded_hash": frozenset({"load_factor", "prefix_tokens"}),
     "longest_prefix": frozenset({"prefix_tokens", "concurrency_threshold"}),
+    "session": frozenset({"load_factor", "price_of_recomputation", "pressure", "tie_share", "tie_s"}),
     "weighted": frozenset({"weights", "price_of_recomputation", "pressure", "tie_share", "tie_s"}),
 }
 _SLO_FIELDS = {

@@ -104,6 +104,16 @@ def _bounded_hash(_ask: Ask, replica: Replica, policy: RoutingPolicy, eligible: 
     return (replica.in_flight + 1 > bound, replica.rank, replica.id)
 
 
+def _session(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
+    """A request that names its session goes to that session's own replica, within the load bound; one that names none is placed by expected time.
+
+    ``Replica.rank`` is then the session's order of replicas in place of the prompt's.
+    """
+    if ask.session_key is None:
+        return _by_seconds(ask, eligible, policy)
+    return _ranked(_bounded_hash)(ask, eligible, policy)
+
+
 def _longest_prefix(_ask: Ask, replica: Replica, policy: RoutingPolicy, _eligible: Sequence[Replica]) -> Rank:
     """Longest match, counted up to ``prefix_tokens``, among replicas below the concurrency threshold; then the least busy."""
     matched = min(replica.matched_tokens, policy.prefix_tokens)
@@ -116,5 +126,6 @@ _POLICIES: dict[str, Callable[..., tuple[Candidate, ...]]] = {
     "round_robin": _ranked(_round_robin),
     "least_outstanding": _ranked(_least_outstanding),
     "bounded_hash": _ranked(_bounded_hash),
+    "session": _session,
     "longest_prefix": _ranked(_longest_prefix),
 }

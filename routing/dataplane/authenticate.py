@@ -7,6 +7,7 @@ valid keys are refused rather than resolved by order. Headers are read as bytes 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ MAX_CREDENTIALS = 4
 MAX_CONTEXT_NAMES = 16
 MAX_CONTEXT_CHARACTERS = 2048
 MAX_VERSION_CHARACTERS = 128
+MAX_SESSION_CHARACTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +111,11 @@ def request_id(headers: CIMultiDictProxy[str]) -> str | None:
     if len(values) == 1 and 1 <= len(values[0]) <= 128 and all(" " <= character <= "~" for character in values[0]):
         return values[0]
     return None
+
+
+def session(headers: CIMultiDictProxy[str]) -> bytes | None:
+    """The session that ``X-Session-ID`` names, as a digest (16 bytes): what the session policy places by. The header itself goes no further."""
+    values = headers.getall("X-Session-ID", [])
+    if len(values) != 1 or not 1 <= len(values[0]) <= MAX_SESSION_CHARACTERS:
+        return None
+    return hashlib.sha256(values[0].encode("utf-8", "surrogateescape")).digest()[:16]

@@ -57,10 +57,12 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         prefix_key=b"".join(prompt.head),
         ttft_slo_s=endpoint.slo.ttft_s if endpoint.slo else None,
         sequence=state.sequence,
+        session_key=flight.session,
     )
     if not tried and flight.probe is None:
         state.sequence += 1
     owner = flight.owner
+    head = (flight.session,) if endpoint.policy.policy == "session" and flight.session is not None else prompt.head
     _claim(plane, endpoint, namespace, owner)
     pool_rate, sizes = plane.pool_rate(endpoint), plane.index.sizes()
     candidates = [
@@ -77,6 +79,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
             pinned=flight.probe is not None,
             owner=owner,
             state=state,
+            head=head,
         )
         for replica in endpoint.replicas
     ]
@@ -127,6 +130,7 @@ def _picture(
     pinned: bool,
     owner: bytes,
     state: EndpointState,
+    head: tuple[bytes, ...],
 ) -> Replica:
     """One candidate as the scheduler sees it."""
     entry, engine = replica.entry, plane.engine(replica.url)
@@ -170,5 +174,5 @@ def _picture(
         working_set_blocks=held_blocks,
         capacity_blocks=capacity,
         new_blocks=max(0, len(prompt.digests) - belief.held_blocks),
-        rank=prefix.rendezvous(namespace.index_seed, prompt.head, entry.id.bytes),
+        rank=prefix.rendezvous(namespace.index_seed, head, entry.id.bytes),
     )

@@ -195,6 +195,7 @@ class Flight:
     endpoint: EndpointView | None = None
     namespace: Namespace | None = None
     prompt: Prompt | None = None
+    session: bytes | None = None  # the session that the client says it belongs to, as a digest
     decision: Decision | None = None
     candidates: tuple[Candidate, ...] = ()
     decide_s: float | None = None

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from namespaces.core.salts import Namespace
 from routing.dataplane import errors, openai, relay, tokens
-from routing.dataplane.authenticate import Caller, request_context, request_id
+from routing.dataplane.authenticate import Caller, request_context, request_id, session
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
 from routing.dataplane.inflight import Flight
@@ -38,6 +38,7 @@ async def serve(
         try:
             view = snapshot(plane)
             flight.caller = caller = identify(view)
+            flight.session = session(request.headers)
             admit(plane)
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)

@@ -108,8 +108,8 @@ class Waiting:
             self._schedule(plane, 0.0)
 
     def _follows(self, plane: Plane, flight: Flight, choice: Choice) -> bool:
-        """Whether the flight belongs to a burst that somebody leads. What marks a burst is the prefix that ends :data:`gate.MIN_TOKENS` after what the
-        chosen replica holds for certain."""
+        """Whether the flight belongs to a burst that somebody leads. What marks a burst is the prefix that ends :data:`gate.MIN_TOKENS` after what
+        the chosen replica holds for certain."""
         prompt, namespace, endpoint, chosen = flight.prompt, flight.namespace, flight.endpoint, choice.decision.chosen
         if prompt is None or namespace is None or endpoint is None or chosen.uncached_tokens < gate.MIN_TOKENS:
             return False

@@ -184,6 +184,15 @@ def test_bounded_hash_leaves_a_busy_favourite_while_others_idle() -> None:
     assert _decide(ASK, fleet, RoutingPolicy(policy="bounded_hash")).chosen.replica_id == "r1"
 
 
+@given(draw.asks, draw.fleets(eligible=1))
+def test_a_named_session_is_placed_by_rank_and_load_and_an_unnamed_request_by_seconds(ask: Ask, fleet: list[Replica]) -> None:
+    session = RoutingPolicy(policy="session")
+    named = replace(ask, session_key=b"s")
+    assert _decide(named, fleet, session).chosen == _decide(named, fleet, RoutingPolicy(policy="bounded_hash")).chosen
+    unnamed = replace(ask, session_key=None)
+    assert _decide(unnamed, fleet, session).chosen == _decide(unnamed, fleet, RoutingPolicy(policy="ettft")).chosen
+
+
 @given(draw.asks, draw.fleets(eligible=1), st.integers(1, 100))
 def test_longest_prefix_takes_the_longest_below_its_threshold(ask: Ask, fleet: list[Replica], threshold: int) -> None:
     assume(any(one.refusal is None and one.in_flight < threshold for one in fleet))
