@@ -126,6 +126,7 @@ class Pool:
         if self._folder is not None:
             os.chmod(self._folder.name, 0o700)
             self._folder.cleanup()
+            self._folder = None
 
     async def run(self, *, owner: bytes, needs: Sequence[Artifact], culprit: bytes, operation: str, arguments: Sequence[Any], limit_s: float) -> Any:
         """The answer of a worker. Whoever stops waiting leaves the job to its end: a running worker is not interrupted for an impatient caller.
@@ -204,6 +205,9 @@ class Pool:
         self._keep_spare()
 
     def _free_for(self, owner: bytes) -> _Handle | None:
+        for handle in [handle for handle in self._handles if not handle.busy and handle.process.returncode is not None]:
+            self._handles.discard(handle)  # it ended while nothing was asked of it
+            self.counts["deaths"] += 1
         idle = [handle for handle in self._handles if not handle.busy]
         own = next((handle for handle in idle if handle.owner == owner), None)
         return own or next((handle for handle in idle if handle.owner is None), None)

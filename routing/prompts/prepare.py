@@ -314,9 +314,9 @@ def _shown_part(part: Any, *, marked: bool) -> dict[str, Any] | None:
 
 
 def _joined(parts: Sequence[Any], *, marked: bool) -> str:
-    """Content as one text. The engine puts placeholders of media before a message's text (or between), so that the exact text ends before both."""
+    """Content as one text, without empty parts. The engine puts placeholders of media before it (or between): the exact text ends before both."""
     media = [_modality(part) is not None for part in parts]
-    texts = [text for part, medium in zip(parts, media, strict=True) if not medium and (text := _text(part)) is not None]
+    texts = [text for part, medium in zip(parts, media, strict=True) if not medium and (text := _text(part))]
     joined = "\n".join(texts)
     return MARK + joined if marked and any(media) else joined
 

@@ -56,7 +56,7 @@ class Segments:
 
     def put(self, owner: bytes, key: Key, ids: bytes, now_s: float) -> None:
         size = len(ids) + ENTRY_BYTES
-        held = self._owners.get(owner) or self._admit(owner)
+        held = self._owners.get(owner) or self._admit(owner, now_s)
         if held is None or size > self.owner_bytes:
             self.refused += 1
             return
@@ -69,8 +69,7 @@ class Segments:
             held.size_bytes -= len(evicted) + ENTRY_BYTES
             self.evicted_bytes += len(evicted) + ENTRY_BYTES
 
-    def drop_idle(self, now_s: float) -> None:
-        """Forget owners that have been idle, so that newcomers find a place."""
+    def _drop_idle(self, now_s: float) -> None:
         for owner in [each for each, held in self._owners.items() if now_s - held.used_s > self.idle_s]:
             self.evicted_bytes += self._owners.pop(owner).size_bytes
 
@@ -86,7 +85,9 @@ class Segments:
     def owners(self) -> int:
         return len(self._owners)
 
-    def _admit(self, owner: bytes) -> _Owner | None:
+    def _admit(self, owner: bytes, now_s: float) -> _Owner | None:
+        if len(self._owners) >= self.max_owners:
+            self._drop_idle(now_s)
         if len(self._owners) >= self.max_owners:
             return None
         held = self._owners[owner] = _Owner()

@@ -63,7 +63,7 @@ class Worker:
             return ["no", "memory"]
         except UnicodeEncodeError:  # a template made text that is no UTF-8
             return ["no", "template_error"]
-        except Exception:  # noqa: BLE001 - foreign code ran here; the process goes on, its caller is told
+        except BaseException:  # noqa: BLE001 - foreign code ran here (a panic of the tokenizer is no Exception); the process goes on, its caller is told
             return ["no", "worker"]
 
     def load_tokenizer(self, digest: bytes, content: bytes) -> None:
