@@ -16,9 +16,11 @@ import msgspec
 from django.apps import apps
 from django.db import connection, transaction
 from django.db.models import Model
+from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
 from namespaces.models import TenantKeyVersion
+from routing.models import ReconciliationFinding, ReconciliationRun
 from tenants.models import AuditEntry, Tenant, TenantRow
 from tenants.scoping import tenant_scope
 from tenants.services.denials import ACTION as DENIED
@@ -174,7 +176,18 @@ def furnished(slug: str, port: int) -> House:
     key = {"name": f"{slug}-key", "scope": f"{slug}-scope", "endpoints": [f"{slug}-chat"]}
     _made(api, "keys", key, Idempotency_Key=f"{slug}-repeat")
     store(made)
+    _reconciled(made)
     return made
+
+
+def _reconciled(made: House) -> None:
+    """As a run leaves it, without a router that reports."""
+    now = timezone.now()
+    with tenant_scope(made.id):
+        ReconciliationRun.objects.create(tenant_id=made.id, state="finished", trigger="beat", started_at=now, finished_at=now)
+        said = {"kind": "replica_unseen", "severity": "warning", "state": "open", "subject_kind": "replica", "subject_id": f"{made.slug}-subject"}
+        said |= {"subject": f"{made.slug}-pool/{made.slug}-replica", "explanation": f"{made.slug}-replica is known to no router"}
+        ReconciliationFinding.objects.create(tenant_id=made.id, first_seen_at=now, last_seen_at=now, **said)
 
 
 def _made(api: Api, resource: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
