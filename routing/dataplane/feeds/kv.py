@@ -263,6 +263,7 @@ class Subscription:
                 self._count("restart")
                 self._lost = False
                 self._plane.events.set_generation(self.target, action.generation, now_s)
+                self._plane.index.forget(self.engine.url)  # a scrape may not have seen it yet
                 book.restarted(self.target, now_s)
             elif isinstance(action, CaughtUp):
                 whole: tuple[Reason, ...] = () if self._lost else ("late_join", "relearning")
