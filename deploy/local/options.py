@@ -13,6 +13,7 @@ from settings import env as reader
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 FLEET_BOUND = 64  # replicas in one simulator process
+ROUTERS_BOUND = 16
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Options:
     home: Path
     router_host: str
     router_port: int
-    router_internal_port: int
+    router_internal_port: int  # of the first router; the others have the next ones
+    routers: int
     control_host: str
     control_port: int
     fleet: int
@@ -44,6 +46,7 @@ class Options:
                 router_host=reader.text("ROUTER_HOST", "127.0.0.1", env=environ),
                 router_port=router_port,
                 router_internal_port=reader.integer("ROUTER_INTERNAL_PORT", min(router_port + 1, 65535), low=1, high=65535, env=environ),
+                routers=reader.integer("ROUTERS", 1, low=1, high=ROUTERS_BOUND, env=environ),
                 control_host=reader.text("CONTROL_HOST", "127.0.0.1", env=environ),
                 control_port=reader.integer("CONTROL_PORT", 8000, low=1, high=65535, env=environ),
                 fleet=reader.integer("FLEET", 4, high=FLEET_BOUND, env=environ),
@@ -62,11 +65,12 @@ class Options:
         """
         wanted = {
             "ROUTER_PORT": (self.router_host, self.router_port, "router"),
-            "ROUTER_INTERNAL_PORT": (self.router_host, self.router_internal_port, "router's internal door"),
             "CONTROL_PORT": (self.control_host, self.control_port, "control plane"),
         }
+        rows = [(variable, *row) for variable, row in wanted.items()]
+        rows += [("ROUTER_INTERNAL_PORT", self.router_host, port, "router's internal door") for port in self.router_internal_ports]
         seen: dict[int, str] = {}
-        for variable, (host, port, what) in wanted.items():
+        for variable, host, port, what in rows:
             if port in seen:
                 raise LaunchError(f"{variable} and {seen[port]} are both {port}: set {variable} to another port")
             seen[port] = variable
@@ -74,8 +78,17 @@ class Options:
                 raise LaunchError(f"port {port} on {host} is taken, so the {what} cannot start: set {variable} to another port")
 
     @property
+    def router_internal_ports(self) -> range:
+        """The internal ports of all routers."""
+        return range(self.router_internal_port, self.router_internal_port + self.routers)
+
+    @property
     def router_url(self) -> str:
         return f"http://{_shown(self.router_host)}:{self.router_port}"
+
+    def router_internal_url(self, number: int) -> str:
+        """Of one of the routers, counted from 0."""
+        return f"http://{_shown(self.router_host)}:{self.router_internal_ports[number]}"
 
     @property
     def control_url(self) -> str:

@@ -83,7 +83,7 @@ class Plan:
         """Everything above PostgreSQL and Valkey, in groups. A group starts at once; groups stop in reverse order."""
         workers = [self._worker(queue) for queue in QUEUES]
         behind = [self._control_plane(), *workers, self._beat(), self._ingest()]
-        return [[self._fleet()] if self.options.fleet else [], behind, [self._router()]]
+        return [[self._fleet()] if self.options.fleet else [], behind, [self._router(number) for number in range(self.options.routers)]]
 
     def child(self, name: str, argv: list[str], env: Mapping[str, str]) -> Child:
         """A child in the repository's directory, with the base environment and ``env``."""
@@ -125,27 +125,33 @@ class Plan:
         child = self.child("ingest", [sys.executable, "manage.py", "ingest"], env)
         return Service(child, lambda: has_consumer_group(self.addresses.valkey_admin_url))
 
-    def _router(self) -> Service:
+    def _router(self, number: int) -> Service:
+        """One of the routers. Several share the public port; each has an identity, an internal port and a state directory of its own."""
         options = self.options
+        several = options.routers > 1
+        first = self.base.get("ROUTER_ID", "router" if several else "router-1")
         env = self._valkey("router") | {
             **self._root(),
             "SALTROUTE_PUBLISH_PUBLIC_KEY_FILE": str(self.held.file("publish.pub")),
             "SALTROUTE_RECORDS_KEY_FILE": str(self.held.file("records.key")),
-            "SALTROUTE_STATE_DIR": str(self.home.state),
+            "SALTROUTE_STATE_DIR": str(self.home.state / f"router-{number + 1}" if number else self.home.state),
             "SALTROUTE_ALLOWED_RANGES": options.allowed_ranges,
             "ROUTER_HOST": options.router_host,
             "ROUTER_PORT": str(options.router_port),
-            "ROUTER_INTERNAL_PORT": str(options.router_internal_port),
-            "ROUTER_ID": self.base.get("ROUTER_ID", "router-1"),
+            "ROUTER_INTERNAL_PORT": str(options.router_internal_ports[number]),
+            "ROUTER_ID": f"{first}-{number + 1}" if several else first,
         }
-        child = self.child("router", [sys.executable, "-m", "routing.dataplane"], env)
+        if several:
+            env["ROUTER_REUSE_PORT"] = "1"
+        child = self.child(f"router-{number + 1}" if several else "router", [sys.executable, "-m", "routing.dataplane"], env)
         child.stop_s = 45  # streams that are under way may end first (ROUTER_DRAIN_S)
-        return Service(child, lambda: answers(f"{options.router_url}/healthz"))
+        return Service(child, lambda: answers(f"{options.router_internal_url(number)}/healthz"))
 
     def _fleet(self) -> Service:
         ports = self.fleet
         argv = [sys.executable, "-m", "routing.simulator", "--replicas", str(ports.count), "--model", self.fleet_model]
         argv += ["--port", str(ports.http), "--kv-port", str(ports.kv_events), "--replay-port", str(ports.replay)]
+        argv += ["--tokenizer", str(DEMO / "tokenizer.json"), "--chat-template", str(DEMO / "chat_template.jinja")]  # as demo.yaml declares
         child = self.child("fleet", argv, {})
         return Service(child, lambda: all(answers(f"http://127.0.0.1:{ports.http + n}/health") for n in range(ports.count)))
 

@@ -161,7 +161,7 @@ class Supervisor:
     def _fleet_ports(self) -> plan.FleetPorts:
         """Free ports for the simulated replicas: the usual ones when they are free, so that a second start changes nothing."""
         options = self._options
-        taken = {options.router_port, options.router_internal_port, options.control_port}
+        taken = {options.router_port, *options.router_internal_ports, options.control_port}
         firsts = {}
         for kind in ("http", "kv_events", "replay"):
             firsts[kind] = free_run(getattr(plan.USUAL_PORTS, kind), max(options.fleet, 1), avoid=frozenset(taken))

@@ -99,8 +99,9 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         ranges = parse_ranges(read.words("SALTROUTE_ALLOWED_RANGES", env=env))
     except ValueError:
         raise read.EnvError("SALTROUTE_ALLOWED_RANGES must be networks such as 127.0.0.0/8, separated by commas") from None
+    own_port = read.integer("ROUTER_INTERNAL_PORT" if read.flag("ROUTER_REUSE_PORT", env=env) else "ROUTER_PORT", default.port, env=env)
     config = Config(
-        router_id=read.text("ROUTER_ID", f"{socket.gethostname()}-{read.integer('ROUTER_PORT', default.port, env=env)}", env=env),
+        router_id=read.text("ROUTER_ID", f"{socket.gethostname()}-{own_port}", env=env),
         state_dir=Path(read.text("SALTROUTE_STATE_DIR", env=env)),
         valkey_url=read.password_in(read.text("VALKEY_URL", env=env), "VALKEY_PASSWORD_FILE", env=env),
         host=read.text("ROUTER_HOST", default.host, env=env),

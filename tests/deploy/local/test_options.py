@@ -24,6 +24,15 @@ def test_one_port_for_two_doors_is_refused() -> None:
         Options.read({"CONTROL_PORT": "8080"}).check_ports()
 
 
+def test_each_router_has_an_internal_door() -> None:
+    options = Options.read({"ROUTERS": "3", "ROUTER_PORT": "9000"})
+    assert list(options.router_internal_ports) == [9001, 9002, 9003]
+    with pytest.raises(LaunchError, match="ROUTER_INTERNAL_PORT and CONTROL_PORT are both 9003"):
+        Options.read({"ROUTERS": "3", "ROUTER_PORT": "9000", "CONTROL_PORT": "9003"}).check_ports()
+    with pytest.raises(LaunchError, match="ROUTERS"):
+        Options.read({"ROUTERS": "0"})
+
+
 def test_a_wildcard_address_is_shown_as_this_machine() -> None:
     assert Options.read({"CONTROL_HOST": "0.0.0.0"}).control_url == "http://127.0.0.1:8000"
     assert Options.read({"ROUTER_HOST": "::1"}).router_url == "http://[::1]:8080"

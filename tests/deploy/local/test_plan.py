@@ -22,7 +22,7 @@ def table(home: Home) -> dict[str, Child]:
     return _table(home)
 
 
-def _table(home: Home) -> dict[str, Child]:
+def _table(home: Home, **settings: str) -> dict[str, Child]:
     """Every child of the product, by name; none is started."""
     held = secrets.ensure(home.secrets)
     server = roles.Server.at("postgresql://admin@localhost/saltroute")
@@ -32,7 +32,7 @@ def _table(home: Home) -> dict[str, Child]:
         valkey={user: (valkey.url(user), held.password_file(f"valkey_{user}")) for user in USERS},
         valkey_admin_url="",
     )
-    options = Options.read({"SALTROUTE_HOME": str(home.root)})
+    options = Options.read({"SALTROUTE_HOME": str(home.root), **settings})
     plan = Plan(options, home, held, addresses, base=environment.inherited({"PATH": "/usr/bin"}))
     children = [service.child for group in plan.services() for service in group]
     return {child.name: child for child in [plan.migrate(), plan.manage("apply", "apply"), *children]}
@@ -45,6 +45,19 @@ def _holders(table: dict[str, Child], file: str) -> set[str]:
 def test_the_table_is_complete(table: dict[str, Child]) -> None:
     workers = {f"celery-{queue}" for queue in ("publish", "keys", "audit", "bulk")}
     assert set(table) == {"migrate", "apply", "fleet", "control", *workers, "celery-beat", "ingest", "router"}
+
+
+def test_several_routers_share_one_port_and_nothing_else(home: Home) -> None:
+    table = _table(home, ROUTERS="3")
+    assert "router" not in table
+    routers = [table[f"router-{number}"] for number in (1, 2, 3)]
+    assert {child.env["ROUTER_PORT"] for child in routers} == {"8080"}
+    assert {child.env["ROUTER_REUSE_PORT"] for child in routers} == {"1"}
+    assert [child.env["ROUTER_ID"] for child in routers] == ["router-1", "router-2", "router-3"]
+    for own in ("ROUTER_INTERNAL_PORT", "SALTROUTE_STATE_DIR", "ROUTER_ID"):
+        assert len({child.env[own] for child in routers}) == 3
+    assert len({child.log for child in routers}) == 3
+    assert "ROUTER_REUSE_PORT" not in _table(home)["router"].env  # a second router by mistake still finds the port taken
 
 
 @pytest.mark.parametrize(
