@@ -43,6 +43,18 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     duration_s: float = 0.0
 
 
+class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A candidate policy beside the live one. ``placed``: the candidate placed the request, and the choice here is the live policy's."""
+
+    policy: str  # of the choice here
+    policy_version: int
+    placed: bool
+    replica_id: str
+    replica_name: str
+    expected_ttft_s: float
+    expected_cached_tokens: float
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request. ``namespace`` is the public id; ``matched_tokens`` and ``expected_cached_tokens`` are of the chosen replica."""
 
@@ -81,6 +93,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_s: float | None = None  # waited in the router before the first dispatch
     slo_ttft_s: float | None = None
     slo_attainable: bool = True
+    trial: TrialRecord | None = None
     alarm: str | None = None  # what an audit should look into, such as "cached_more_than_owned"; judges nothing
     attempts: tuple[AttemptRecord, ...] = ()
     candidates: tuple[CandidateRecord, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,7 @@ from routing.core import ttft
 from routing.core.policy import RoutingPolicy
 from routing.core.scorer import Field
 from routing.core.scorers import REGISTER
-from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica
+from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica, Trial
 
 Rank = tuple[float, ...] | tuple[object, ...]
 
@@ -28,6 +29,22 @@ def decide(ask: Ask, replicas: Sequence[Replica], policy: RoutingPolicy) -> Deci
     chosen = best_first[0]
     attainable = ask.ttft_slo_s is None or chosen.expected_ttft_s <= ask.ttft_slo_s
     return Decision(policy=policy.policy, chosen=chosen, candidates=(*best_first, *refused), attainable=attainable)
+
+
+def decide_on_trial(
+    ask: Ask, replicas: Sequence[Replica], live: RoutingPolicy, candidate: RoutingPolicy, canary_share: float
+) -> tuple[Decision | NoReplica, Trial | None]:
+    """The decision, and what the policy that did not make it would have chosen.
+
+    The candidate decides for ``canary_share`` of all prompts, told apart by how they begin, so that a conversation stays on one side.
+    """
+    lot = int.from_bytes(hashlib.sha256(b"canary" + ask.prefix_key + ask.lot).digest()[:8], "big") / 2**64
+    placed = lot < canary_share
+    decision = decide(ask, replicas, candidate if placed else live)
+    other = decide(ask, replicas, live if placed else candidate)
+    if isinstance(decision, NoReplica) or isinstance(other, NoReplica):
+        return decision, None
+    return decision, Trial(placed=placed, other=other.chosen)
 
 
 def _candidate(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:

@@ -111,6 +111,8 @@ class EndpointEntry(msgspec.Struct, frozen=True):
     served_model: str  # what the engine calls it; the adapter's name where there is one
     routing_policy: PolicyEntry
     slo: PolicyEntry | None = None
+    candidate_policy: PolicyEntry | None = None  # on trial beside the live one
+    canary_share: float = 0.0  # of the endpoint's prompts that the candidate places; 0: it decides in the shadow only
     adapter: AdapterEntry | None = None
     context: dict[str, str] = {}
     request_context: tuple[str, ...] = ()  # names a request may version by X-Saltroute-Context

@@ -13,6 +13,7 @@ class Ask:
     prefix_key: bytes  # first blocks of the prompt under the namespace: equal prefixes, equal keys
     ttft_slo_s: float | None = None
     session_key: bytes | None = None
+    lot: bytes = b""  # what a trial tells conversations apart by, beside the prefix
     sequence: int = 0  # counts the endpoint's requests: round robin turns by it
 
 
@@ -76,6 +77,15 @@ class Decision:
     chosen: Candidate
     candidates: tuple[Candidate, ...]
     attainable: bool  # whether the chosen replica is expected to meet the TTFT target
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate policy beside the live one. ``placed``: the candidate decided where the request went; ``other`` is what the policy that did not
+    decide would have chosen."""
+
+    placed: bool
+    other: Candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         ttft_slo_s=endpoint.slo.ttft_s if endpoint.slo else None,
         sequence=state.sequence,
         session_key=flight.session,
+        lot=call.opening if endpoint.candidate is not None else b"",
     )
     if not tried and flight.probe is None:
         state.sequence += 1
@@ -83,7 +84,11 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         )
         for replica in endpoint.replicas
     ]
-    decision = scheduler.decide(ask, candidates, endpoint.policy)
+    if endpoint.candidate is None or flight.probe is not None:
+        decision, flight.trial = scheduler.decide(ask, candidates, endpoint.policy), None
+    else:
+        share = endpoint.entry.canary_share
+        decision, flight.trial = scheduler.decide_on_trial(ask, candidates, endpoint.policy, endpoint.candidate, share)
     if isinstance(decision, NoReplica):
         flight.candidates = flight.candidates if tried else decision.candidates
         isolated = any(candidate.refusal in (filters.ISOLATION, filters.QUARANTINED) for candidate in decision.candidates)

@@ -22,9 +22,10 @@ from namespaces.core.salts import Namespace
 from routing.core import blocks, prefix
 from routing.core.breaker import Breaker
 from routing.core.fair_queue import Waiter
-from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome
+from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, TrialRecord
+from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
-from routing.core.types import Candidate, Decision
+from routing.core.types import Candidate, Decision, Trial
 from routing.dataplane import learn
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
@@ -198,6 +199,7 @@ class Flight:
     session: bytes | None = None  # the session that the client says it belongs to, as a digest
     decision: Decision | None = None
     candidates: tuple[Candidate, ...] = ()
+    trial: Trial | None = None
     decide_s: float | None = None
     attempt: Attempt | None = None
     attempts: list[AttemptRecord] = field(default_factory=list)
@@ -301,6 +303,13 @@ class Flight:
             return None
         return self.first_byte_s - self.started_s
 
+    def _policies(self) -> tuple[PolicyEntry | None, PolicyEntry | None]:
+        """The policy that decided, and the one on trial beside it."""
+        if self.endpoint is None:
+            return None, None
+        live, candidate = self.endpoint.entry.routing_policy, self.endpoint.entry.candidate_policy
+        return (candidate, live) if self.trial is not None and self.trial.placed else (live, candidate)
+
     def _record(self, outcome: Outcome, ttft_s: float | None) -> DecisionRecord:
         if self.caller is None:
             raise RuntimeError("a record needs a caller")
@@ -309,6 +318,7 @@ class Flight:
         scope = self.caller.grant.tenant.scopes.get(self.caller.scope_path) if self.probe is None else None
         endpoint, decision, usage = self.endpoint, self.decision, self.usage
         chosen = decision.chosen if decision is not None and self.attempts else None
+        decided_by, beside = self._policies()
         return DecisionRecord(
             id=self.decision_id,
             tenant_id=tenant.tenant_id,
@@ -325,8 +335,8 @@ class Flight:
             scope_id=scope.id if scope else None,
             namespace=self.namespace.public_id if self.namespace else None,
             model=endpoint.entry.model.name if endpoint else None,
-            policy=endpoint.policy.policy if endpoint else None,
-            policy_version=endpoint.entry.routing_policy.version if endpoint else None,
+            policy=decided_by.spec.get("policy", "ettft") if decided_by else None,
+            policy_version=decided_by.version if decided_by else None,
             stream=self.call.stream if self.call else False,
             error_code=self.error_code,
             replica_id=chosen.replica_id if chosen else None,
@@ -345,10 +355,26 @@ class Flight:
             queue_s=self.queue_s,
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
+            trial=_trial(self.trial, beside),
             alarm=self.alarm,
             attempts=tuple(self.attempts),
             candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]),
         )
+
+
+def _trial(trial: Trial | None, policy: PolicyEntry | None) -> TrialRecord | None:
+    """What the record says of the policy that did not decide."""
+    if trial is None or policy is None:
+        return None
+    return TrialRecord(
+        policy=policy.spec.get("policy", "ettft"),
+        policy_version=policy.version,
+        placed=trial.placed,
+        replica_id=trial.other.replica_id,
+        replica_name=trial.other.replica_name,
+        expected_ttft_s=trial.other.expected_ttft_s,
+        expected_cached_tokens=trial.other.expected_cached_tokens,
+    )
 
 
 def _outcome_of(error: ApiError) -> Outcome:

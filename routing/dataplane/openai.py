@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from routing.core import body as bodies
 from routing.core import media, prefix
 from routing.core.body import Body
@@ -39,6 +41,15 @@ class Call:
     @property
     def api(self) -> Literal["chat", "completions"]:
         return "chat" if "messages" in self.body.value else "completions"
+
+    @property
+    def opening(self) -> bytes:
+        """What tells conversations apart that share their system prompt, and stays while they grow: the first thing the user said, as bytes.
+
+        Empty where there is no such thing.
+        """
+        messages = self.body.value.get("messages", ())
+        return next((msgspec.json.encode(message) for message in messages if message.get("role") == "user"), b"")
 
 
 def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Sequence[str]) -> Call:

@@ -51,6 +51,7 @@ class EndpointView:
     replicas: tuple[ReplicaView, ...]
     policy: RoutingPolicy
     slo: SloPolicy | None
+    candidate: RoutingPolicy | None = None  # on trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +181,12 @@ def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
         try:
             policy = compile_routing(entry.routing_policy.spec)
             slo = None if entry.slo is None else compile_slo(entry.slo.spec)
+            candidate = None if entry.candidate_policy is None else compile_routing(entry.candidate_policy.spec)
         except PolicyError as error:
             raise SnapshotError(f"a policy does not compile: {error.field}") from None
-        endpoints[entry.name] = EndpointView(entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo)
+        endpoints[entry.name] = EndpointView(
+            entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo, candidate=candidate
+        )
     return TenantView(
         snapshot=snapshot,
         key=keys.open_tenant_key(snapshot.tenant_id, snapshot.key_material),
