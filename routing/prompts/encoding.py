@@ -133,7 +133,8 @@ class Encoder:
         prefix, suffix = self._frame()
         framed = all(self._ids(text, add_special_tokens=True) == [*prefix, *self._ids(text), *suffix] for text in _SAMPLES)
         bos = self._tokenizer.id_to_token(prefix[0]) if framed and len(prefix) == 1 else None
-        cuts = {each["content"]: int(self._tokenizer.token_to_id(each["content"])) for each in listed if not each.get("normalized")}
+        ids = {each["content"]: self._tokenizer.token_to_id(each["content"]) for each in listed if not each.get("normalized")}
+        cuts = {content: token_id for content, token_id in ids.items() if token_id is not None}
         sound = _sound(structure, listed, cuts) and self._agrees(cuts)
         return TokenizerFacts(cuts if sound else {}, tuple(prefix), tuple(suffix), framed, bos, added)
 

@@ -41,7 +41,7 @@ class _DateAsked(Exception):
 class _Generation(jinja2.ext.Extension):
     """The ``generation`` block marks what the model wrote; for a prompt it is its body."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         line = next(parser.stream).lineno

@@ -105,7 +105,7 @@ def main(memory_bytes: int) -> None:
     """Warm up, give up rights, serve."""
     for codec in CODECS:
         codecs.lookup(codec)
-    given = {"tools": None, "documents": None, "variables": {}, "add_generation_prompt": True, "continue_final_message": False}
+    given: dict[str, Any] = {"tools": None, "documents": None, "variables": {}, "add_generation_prompt": True, "continue_final_message": False}
     for source in (WARM_UP, *FAILS):
         with contextlib.suppress(TemplateRefused):
             render(compile_artifact(source.encode()).named["default"], messages=[{"b": {"c": "é"}}], **given)

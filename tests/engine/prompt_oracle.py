@@ -16,9 +16,9 @@ CONTEXT_TOKENS = 400_000  # beyond what the model says, so that long prompts are
 
 def renderer(model: str) -> Any:
     """vLLM's renderer for a model's folder, set up as its API server sets it up."""
-    from vllm.config import ModelConfig, VllmConfig
-    from vllm.renderers import renderer_from_config
-    from vllm.renderers.online_renderer import OnlineRenderer
+    from vllm.config import ModelConfig, VllmConfig  # type: ignore[import-not-found]
+    from vllm.renderers import renderer_from_config  # type: ignore[import-not-found]
+    from vllm.renderers.online_renderer import OnlineRenderer  # type: ignore[import-not-found]
 
     model_config = ModelConfig(model=model, max_model_len=CONTEXT_TOKENS)
     inner = renderer_from_config(VllmConfig(model_config=model_config))
@@ -27,8 +27,8 @@ def renderer(model: str) -> Any:
 
 async def ids(online: Any, api: str, body: dict[str, Any]) -> dict[str, Any]:
     """The prompt's ids, or why vLLM refuses the body."""
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # type: ignore[import-not-found]
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest  # type: ignore[import-not-found]
 
     try:
         if api == "chat":

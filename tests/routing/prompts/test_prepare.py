@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 from array import array
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -29,8 +29,8 @@ def messages(*given: dict[str, Any], content_format: str = "string", knows_devel
 def test_a_body_is_not_changed(case: Any) -> None:
     before = copy.deepcopy(case.body)
     prepare.completion(case.body)
-    for content_format in ("string", "openai"):
-        prepare.chat(case.body, content_format=content_format, knows_developer=False)  # type: ignore[arg-type]
+    for content_format in get_args(prepare.ContentFormat):
+        prepare.chat(case.body, content_format=content_format, knows_developer=False)
     assert case.body == before
 
 

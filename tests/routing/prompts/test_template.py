@@ -126,7 +126,7 @@ def test_the_exact_part_ends_where_the_renderings_part() -> None:
     template = compile_artifact(templates.PARTS.encode())
     content = [{"type": "text", "text": "see"}, {"type": "image"}]
     marked = [{"type": "text", "text": "see"}, {"type": "text", "text": MARK}]
-    given = {
+    given: dict[str, Any] = {
         "messages": [{"role": "user", "content": content}], "marked": [{"role": "user", "content": marked}],
         "tools": None, "documents": None, "variables": {}, "add_generation_prompt": True, "continue_final_message": False,
     }  # fmt: skip
