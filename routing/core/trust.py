@@ -11,8 +11,10 @@ From the events' ledger follows a verdict, which moves one step at a time and on
 
     fine -> relearn (replay, or the engine's full reports) -> demote (history decides) -> flag (somebody must look)
 
-and back to fine on answers that come true. Demoted and flagged accounts are tried again after a while, later each time. The likely cause is named
-from the answers themselves. Whether a salt was honoured is not judged here: an alarm raises an audit.
+and back to fine on answers that come true. A step needs predictions that fail, and that history alone would have made no worse: blocks evicted
+while a request waits in an engine's queue speak against neither, and kappa discounts them. Demoted and flagged accounts are tried again after a
+while, later each time. The likely cause is named from the answers themselves. Whether a salt was honoured is not judged here: an alarm raises an
+audit.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ class Answer:
     """One answer and what had been predicted of it, in tokens.
 
     ``matched_tokens`` is the match that the prediction rests on, ``predicted_tokens`` that match at its confidence, before kappa. ``exact``: the
-    prediction came from events. ``counted_tokens`` is the router's own count of the prompt where it is exact; ``pressure`` the share of the engine's
-    cache that the router believes in use; ``gaps`` counts events known to be lost at the target so far.
+    prediction came from events, and ``history_tokens`` is the match that history would have made in its place; None: nobody asked it.
+    ``counted_tokens`` is the router's own count of the prompt where it is exact; ``pressure`` the share of the engine's cache that the router
+    believes in use; ``gaps`` counts events known to be lost at the target so far.
     """
 
     matched_tokens: int
@@ -67,6 +70,7 @@ class Answer:
     cached_tokens: int
     prompt_tokens: int
     exact: bool
+    history_tokens: int | None = None
     block_tokens: int | None = None
     counted_tokens: int | None = None
     age_s: float = 0.0
@@ -79,7 +83,7 @@ class Answer:
         return self.block_tokens or DEFAULT_BLOCK_TOKENS
 
 
-_COLUMNS = 5  # matched, cached, age in s, pressure, count difference
+_COLUMNS = 6  # matched, cached, age in s, pressure, count difference, matched by history
 _UNKNOWN = -1e9
 
 
@@ -106,7 +110,8 @@ class Ledger:
             self.cached_mean += (cached - self.cached_mean) * weight
         difference = _UNKNOWN if answer.counted_tokens is None else float(answer.prompt_tokens - answer.counted_tokens)
         error = answer.cached_tokens - answer.matched_tokens
-        self.recent.extend((answer.matched_tokens, answer.cached_tokens, answer.age_s, answer.pressure, difference))
+        history = _UNKNOWN if answer.history_tokens is None else answer.history_tokens
+        self.recent.extend((answer.matched_tokens, answer.cached_tokens, answer.age_s, answer.pressure, difference, history))
         self.came_true.append(abs(error) < answer.rounding_tokens)
         if len(self.came_true) > WINDOW:
             del self.recent[:_COLUMNS], self.came_true[:1]
@@ -135,11 +140,18 @@ class Ledger:
         total = sum(matched)
         return None if total == 0 else sum(min(one, most) for one, most in zip(cached, matched, strict=True)) / total
 
+    def beats_history(self, last: int) -> bool:
+        """Whether the last predictions were off by less, in all, than those that history would have made."""
+        columns = [self.recent[column::_COLUMNS][-last:] for column in (0, 1, 5)]
+        rows = [(matched, cached, history) for matched, cached, history in zip(*columns, strict=True) if history != _UNKNOWN]
+        errors = sum(abs(cached - matched) for matched, cached, _ in rows)
+        return bool(rows) and errors < sum(abs(cached - history) for _, cached, history in rows)
+
 
 def cause(ledger: Ledger, *, block_tokens: int | None, gaps: int) -> Cause:
     """What most likely makes the predictions in the window fail; ``gaps`` are events lost during it. The most certain evidence comes first."""
     columns = [list(ledger.recent[column::_COLUMNS]) for column in range(_COLUMNS)]
-    matched, cached, ages, pressures, differences = columns
+    matched, cached, ages, pressures, differences, _ = columns
     known = [difference for difference in differences if difference != _UNKNOWN]
     if len(known) >= ENOUGH and sum(difference != 0 for difference in known) * 2 >= len(known):
         return "template_mismatch"
@@ -220,7 +232,7 @@ class Trust:
         if self.verdict == "relearn" and exact >= GOOD_SHARE_EXACT and (ratio is None or ratio >= GOOD_KAPPA):
             self.failures = 0
             return self._become("fine", None, now_s, answer.gaps)
-        if exact >= BAD_SHARE_EXACT and (ratio is None or ratio >= BAD_KAPPA):
+        if (exact >= BAD_SHARE_EXACT and (ratio is None or ratio >= BAD_KAPPA)) or self.events.beats_history(DWELL):
             return None
         why = cause(self.events, block_tokens=answer.block_tokens, gaps=answer.gaps - self.gaps_before)
         if self.verdict == "fine":

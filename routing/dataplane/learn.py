@@ -32,6 +32,7 @@ class Prediction:
     matched_tokens: int
     tokens: float  # at the confidence of the match, before kappa
     exact: bool
+    history_tokens: int | None  # what history alone says, where events decided
     settled: bool  # neither another request's to make true, nor the engine's to say
     age_s: float
     counted_tokens: int | None
@@ -45,6 +46,10 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
     by_events = chosen.evidence == "event"
     exact = chosen.residency == "exact" and prompt.exact and chosen.evidence in ("event", "none")
     kappa = min(1.0, plane.trust.kappa(target, owner, namespace, exact=by_events, now_s=now_s))
+    history_tokens = None
+    if exact:
+        blocks = plane.index.known(namespace, prompt.digests, target[0], owner=owner)
+        history_tokens = min(prompt.tokens, int(blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
     full_report = not probe and choice.replica.engine.full_report is not None and plane.trust.takes_full_report(target, owner, namespace, now_s)
     if full_report:
         for rank in plane.residency.ranks.get(target[0], ()):
@@ -56,6 +61,7 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
         matched_tokens=chosen.matched_tokens,
         tokens=min(float(chosen.matched_tokens), chosen.expected_cached_tokens / max(MIN_KAPPA, kappa)),
         exact=exact,
+        history_tokens=history_tokens,
         settled=exact or not (by_events or chosen.evidence == "pending" or (chosen.residency == "exact" and prompt.exact)),
         age_s=chosen.evidence_age_s,
         counted_tokens=prompt.exact_tokens if prompt.exact_tokens == prompt.tokens else None,
@@ -112,6 +118,7 @@ def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, ca
         cached_tokens=cached_tokens,
         prompt_tokens=prompt_tokens,
         exact=prediction.exact,
+        history_tokens=prediction.history_tokens,
         block_tokens=attempt.engine.facts.block_tokens,
         counted_tokens=prediction.counted_tokens,
         age_s=prediction.age_s,

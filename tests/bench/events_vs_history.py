@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -36,9 +37,9 @@ from tests.fakes import rig
 REPLICAS = 4
 MODEL = "m-7b"
 BLOCK_TOKENS = 16
-SPEED = 1.0
-MIXED = Mix(chats=1.6, agents=0.5, documents=0.6, pause_s=3.0)
-WRITERS = Mix(chats=1.4, writers=2.0, pause_s=8.0)
+SPEED = 0.5
+MIXED = Mix(chats=0.8, agents=0.25, documents=0.35, pause_s=5.0)
+WRITERS = Mix(chats=0.8, writers=1.0, pause_s=12.0)
 MIXED_BLOCKS, WRITERS_BLOCKS = 1500, 1200
 WARM_SHARE = 0.25  # of a run, left out of the figures: everything is cold
 SAMPLE_S = 0.5
@@ -186,6 +187,12 @@ async def writers(seconds: float, seed: int) -> None:
     sys.stdout.flush()
 
 
+def _quiet() -> None:
+    """What is said of connections that end with the run is of no interest."""
+    for name in ("aiohttp.server", "saltroute.router", "saltroute.residency"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -193,6 +200,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="seeds to run, one after the other")
     parser.add_argument("--only", choices=("mixed", "writers"))
     options = parser.parse_args(arguments)
+    _quiet()
     for seed in range(options.seed, options.seed + options.rounds):
         if options.only != "writers":
             sys.stdout.write(f"mixed dialogues, seed {seed}\n")

@@ -225,6 +225,15 @@ def test_relearning_in_vain_calls_for_somebody_and_is_tried_ever_more_seldom() -
     assert waits[-1] == pytest.approx(MAX_RETRY_S, abs=10)
 
 
+def test_predictions_that_fail_no_worse_than_historys_are_left_to_kappa() -> None:
+    """Blocks that are evicted while requests wait: the events said the truth, and history knew no better."""
+    account = Trust()
+    assert changes(account, always(lambda number: wrong(number, history_tokens=1800)), 4 * DWELL) == []
+    assert account.events.kappa(0.0) < 0.3
+    worse = always(lambda number: wrong(number, history_tokens=400))
+    assert [one.after for one in changes(account, worse, 2 * DWELL)] == ["relearn", "demote"]
+
+
 def test_what_no_relearning_repairs_calls_for_somebody_at_the_second_failure() -> None:
     account = Trust()
     bad = always(lambda number: wrong(number, counted_tokens=3993))
