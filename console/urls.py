@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpResponseBase
 from django.urls import URLPattern, URLResolver, re_path
 
-from console.views import audit, decisions, endpoints, isolation, keys, overview, pools, sign_in
+from console.views import audit, decisions, endpoints, isolation, keys, overview, pools, reconciliation, sign_in
 
 app_name = "console"
 _SLUG = r"^t/(?P<slug>[a-z0-9-]{1,63})"
@@ -33,6 +33,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant("/isolation", isolation.Isolation.as_view(), "isolation"),
     _tenant(rf"/isolation/audits/(?P<run_id>{_ID})", isolation.AuditRunPage.as_view(), "audit_run"),
     _tenant(rf"/isolation/audits/(?P<run_id>{_ID})/report", isolation.AuditReport.as_view(), "audit_report"),
+    _tenant("/reconciliation", reconciliation.Reconciliation.as_view(), "reconciliation"),
     _tenant("/keys", keys.Keys.as_view(), "keys"),
     _tenant("/keys/new", keys.IssueKey.as_view(), "key_issue"),
     _tenant(rf"/keys/(?P<key_id>{_ID})/revoke", keys.RevokeKey.as_view(), "key_revoke"),

@@ -114,7 +114,7 @@ def auditable(tenant_id: UUID) -> QuerySet[Endpoint]:
 
 def runs(tenant_id: UUID, cursor: str) -> Page[AuditRun]:
     """One page of the tenant's audits, inside its scope, without what was seen in them."""
-    return _page(AuditRun.objects.filter(tenant_id=tenant_id).defer("evidence", "cases"), cursor, RUN_ROWS)
+    return page_of(AuditRun.objects.filter(tenant_id=tenant_id).defer("evidence", "cases"), cursor, RUN_ROWS)
 
 
 def run(tenant_id: UUID, run_id: UUID) -> AuditRun:
@@ -165,7 +165,7 @@ def _verdict(case: dict[str, Any]) -> Verdict:
 
 def events(tenant_id: UUID, cursor: str) -> Page[AuditEntry]:
     """One page of what made cached blocks unreachable, inside the tenant scope."""
-    return _page(identity_events.events(tenant_id), cursor, EVENT_ROWS)
+    return page_of(identity_events.events(tenant_id), cursor, EVENT_ROWS)
 
 
 def explained(tenant_id: UUID, entries: Sequence[AuditEntry]) -> tuple[Happened, ...]:
@@ -180,7 +180,8 @@ def expected(tenant_id: UUID, endpoint: Endpoint, *, now: datetime) -> Impact | 
     return identity_events.impacts(tenant_id, [would]).get(would.id)
 
 
-def _page(found: QuerySet[Row], cursor: str, size: int) -> Page[Row]:
+def page_of(found: QuerySet[Row], cursor: str, size: int) -> Page[Row]:
+    """One page of rows, newest first."""
     moment, row_id = decisions.cursor(cursor)
     if moment and row_id:
         found = found.filter(Q(created_at__lt=moment) | Q(created_at=moment, id__lt=row_id))

@@ -91,6 +91,12 @@ def proof_tone(value: str) -> str:
 
 
 @register.filter
+def severity_tone(value: str) -> str:
+    """The colour class of a finding's severity."""
+    return {"critical": "bad", "warning": "warn"}.get(value, "")
+
+
+@register.filter
 def parts_per_million(value: int | None) -> str:
     """Parts per million as a share in two digits after the point: 12500 is "1.25 %"; None is a dash."""
     return UNKNOWN if value is None or not known(value) else f"{value / 10_000:.2f} %"

@@ -31,6 +31,7 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "isolation": lambda made, decision: "/isolation",
     "audit_run": lambda made, decision: f"/isolation/audits/{decision}",
     "audit_report": lambda made, decision: f"/isolation/audits/{decision}/report",
+    "reconciliation": lambda made, decision: "/reconciliation",
     "keys": lambda made, decision: "/keys",
     "key_issue": lambda made, decision: "/keys/new",
     "key_revoke": lambda made, decision: f"/keys/{made.key_id}/revoke",
@@ -105,7 +106,15 @@ def test_another_tenants_object_under_ones_own_tenant_is_absent(town: Town, as_o
 
 
 @pytest.mark.parametrize(
-    "path", ["/keys/new", "/keys/{key_id}/revoke", "/replicas/{replica_id}/drain", "/endpoints/{endpoint_id}/rotate-epoch", "/isolation"]
+    "path",
+    [
+        "/keys/new",
+        "/keys/{key_id}/revoke",
+        "/replicas/{replica_id}/drain",
+        "/endpoints/{endpoint_id}/rotate-epoch",
+        "/isolation",
+        "/reconciliation",
+    ],
 )
 def test_a_viewer_changes_nothing_and_the_attempt_is_noted(town: Town, path: str) -> None:
     url = "/t/acorn" + path.format(key_id=town.acorn.key_id, replica_id=town.acorn.replica_ids[0], endpoint_id=town.acorn.endpoint_id)
@@ -160,7 +169,7 @@ def test_an_operator_sees_every_tenant_and_a_member_their_own(town: Town) -> Non
     assert "/t/acorn" not in found
 
 
-@pytest.mark.parametrize("path", ["/keys/{key_id}/revoke", "/isolation", "/endpoints/{endpoint_id}/rotate-epoch"])
+@pytest.mark.parametrize("path", ["/keys/{key_id}/revoke", "/isolation", "/reconciliation", "/endpoints/{endpoint_id}/rotate-epoch"])
 def test_changes_need_the_csrf_token(town: Town, path: str) -> None:
     client = Client(enforce_csrf_checks=True)
     assert client.login(username="owner@example.com", password=rows.PASSWORD)
