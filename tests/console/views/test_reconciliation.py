@@ -35,7 +35,14 @@ def _run(made: Made, **fields: Any) -> ReconciliationRun:
 
 def _finding(made: Made, **fields: Any) -> ReconciliationFinding:
     now = timezone.now()
-    given = {"kind": "model_not_served", "severity": "critical", "state": "open", "subject_kind": "endpoint", "subject_id": "x", "subject": "chat"}
+    given: dict[str, Any] = {
+        "kind": "model_not_served",
+        "severity": "critical",
+        "state": "open",
+        "subject_kind": "endpoint",
+        "subject_id": "x",
+        "subject": "chat",
+    }
     given |= {"explanation": "chat asks for the model m", "first_seen_at": now - timedelta(hours=3), "last_seen_at": now, **fields}
     with tenant_scope(made.tenant_id):
         return ReconciliationFinding.objects.create(tenant_id=made.tenant_id, **given)

@@ -21,7 +21,14 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("valkey_url")]
 def a_finding(house: House, **fields: Any) -> ReconciliationFinding:
     """As a run leaves one."""
     now = timezone.now()
-    given = {"kind": "router_behind", "severity": "warning", "state": "open", "subject_kind": "router", "subject_id": "r1", "subject": "r1"}
+    given: dict[str, Any] = {
+        "kind": "router_behind",
+        "severity": "warning",
+        "state": "open",
+        "subject_kind": "router",
+        "subject_id": "r1",
+        "subject": "r1",
+    }
     given |= {"explanation": "Router r1 runs version 1; version 2 is published.", "first_seen_at": now, "last_seen_at": now, **fields}
     with house.scope():
         return ReconciliationFinding.objects.create(tenant_id=house.id, **given)
