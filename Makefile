@@ -3,6 +3,7 @@
 # make check    linters, types, import contracts, sizes, migrations
 # make mutants  break one law at a time and see the tests notice (some minutes)
 # make bench-sharing   what isolation costs in cache hits, on the dialogues below $SALTROUTE_DATA
+# make bench-policies  every routing policy on every workload, in simulated time (BENCH_ARGS=--quick: a minute)
 # PYTHON=...    which Python (3.11 to 3.13) a new .venv is made with
 
 PYTHON ?=
@@ -11,7 +12,7 @@ PYTEST_ARGS ?=
 VENV := .venv/bin
 PACKAGES := settings tenants namespaces routing console deploy
 
-.PHONY: up test check test-engine mutants bench-sharing lock clean install install-dev
+.PHONY: up test check test-engine mutants bench-sharing bench-policies lock clean install install-dev
 
 up: install
 	@exec $(VENV)/python -m deploy.local up
@@ -35,6 +36,9 @@ mutants: install-dev
 
 bench-sharing: install-dev
 	$(VENV)/python -m tests.bench.sharing $(BENCH_ARGS)
+
+bench-policies: install-dev
+	$(VENV)/python -m tests.bench.policies $(BENCH_ARGS)
 
 # Resolve pyproject.toml again into the two lock files, with hashes, for every Python that we support.
 lock:

@@ -1,0 +1,242 @@
+"""The router in a replay: the live router's own ledger, calibration, history and scheduler, filled as the live router fills them.
+
+What is modelled here and not shared with it: events arrive as digests (no ZMQ, no tokens), in order and without gaps; there is one router, one
+tenant, one namespace; every answer streams; no client leaves; nobody waits in the router. With events, blocks that the router has just sent count
+too: as promised while their prefill is under way, as inferred for ``YOUNG_S`` after it, until the events say so themselves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from routing.core import prefix, scheduler
+from routing.core.calibration import Calibration
+from routing.core.ledger import Ledger
+from routing.core.policy import RoutingPolicy
+from routing.core.residency import P_INFERRED, P_PENDING, HistoryIndex
+from routing.core.types import Ask, Decision, Replica
+from routing.traces.fleet import FleetConfig
+
+P_EVENT = 0.97
+YOUNG_S = 2.0  # how long an answer may show what no event has said yet
+NEAR_TOKENS = 32  # of a match, that rounding to blocks may lose
+FIRST_BYTE_S = 600.0  # after which a ledger entry stops counting whatever happens
+DOWN = "unreachable"
+
+
+class _Events:
+    """What events have said of one replica, and what was sent there and is not yet in them."""
+
+    __slots__ = ("held", "pending", "young", "youth")
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, int] = {}
+        self.pending: dict[bytes, int] = {}
+        self.young: dict[bytes, float] = {}  # until when it counts, s
+        self.youth: deque[tuple[float, Sequence[bytes]]] = deque()
+
+    def apply(self, stored: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        for digest in stored:
+            self.held[digest] = self.held.get(digest, 0) + 1
+        for digest in removed:
+            copies = self.held.get(digest, 0)
+            if copies > 1:
+                self.held[digest] = copies - 1
+            elif copies:
+                del self.held[digest]
+
+    def sent(self, digests: Sequence[bytes]) -> None:
+        for digest in digests:
+            self.pending[digest] = self.pending.get(digest, 0) + 1
+
+    def settled(self, digests: Sequence[bytes], now_s: float, *, ran: bool) -> None:
+        for digest in digests:
+            left = self.pending.get(digest, 0) - 1
+            if left > 0:
+                self.pending[digest] = left
+            else:
+                self.pending.pop(digest, None)
+            if ran:
+                self.young[digest] = now_s + YOUNG_S
+        if ran:
+            self.youth.append((now_s + YOUNG_S, digests))
+        while self.youth and self.youth[0][0] < now_s:
+            for digest in self.youth.popleft()[1]:
+                if self.young.get(digest, now_s) < now_s:
+                    del self.young[digest]
+
+    def match(self, digests: Sequence[bytes], now_s: float) -> tuple[int, float, str]:
+        """(leading blocks, mean confidence, evidence). Whatever touches a block touches all before it, so bisection finds the ends."""
+        held, young, pending = self.held, self.young, self.pending
+        confirmed = bisect_left(range(len(digests)), True, key=lambda place: digests[place] not in held)
+        shown = bisect_left(range(len(digests)), True, lo=confirmed, key=lambda place: young.get(digests[place], 0.0) < now_s)
+        promised = bisect_left(range(len(digests)), True, lo=shown, key=lambda place: digests[place] not in pending)
+        if promised == 0:
+            return 0, 0.0, "none"
+        blocks = confirmed * P_EVENT + (shown - confirmed) * P_INFERRED + (promised - shown) * P_PENDING
+        return promised, blocks / promised, "pending" if promised > shown else "inferred" if shown > confirmed else "event"
+
+
+@dataclass(slots=True)
+class _Engine:
+    """One replica as the router knows it."""
+
+    name: str
+    up: bool = True
+    ledger: Ledger = field(default_factory=Ledger)
+    calibration: Calibration = field(default_factory=Calibration)
+    events: _Events = field(default_factory=_Events)
+    in_flight: int = 0
+    last_chosen: int = 0
+    generation: int = 0
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """One request on its way: what its record needs, and what has to be given back."""
+
+    replica: int
+    at_s: float
+    digests: Sequence[bytes]
+    decision: Decision
+    was_idle: bool
+    ledger_entry: int
+    ticket: int
+    generation: int
+    first_byte_s: float | None = None
+    cached_tokens: int = 0
+
+
+class Router:
+    """One router over one fleet. ``seed`` names the namespace: it ranks cold replicas."""
+
+    def __init__(self, fleet: FleetConfig, policy: RoutingPolicy, *, ttft_slo_s: float | None, seed: int) -> None:
+        self.fleet, self.policy, self.ttft_slo_s = fleet, policy, ttft_slo_s
+        self.engines = [_Engine(f"r{number:02}") for number in range(len(fleet.speeds))]
+        self._seed = seed.to_bytes(16, "big")
+        self._history = HistoryIndex()
+        self._capacity_blocks = fleet.cache_tokens // fleet.block_tokens
+        for engine in self.engines:
+            self._history.set_capacity(engine.name, self._capacity_blocks)
+        self._by_events = fleet.residency == "events"
+        self._sequence = 0
+
+    def choose(self, prompt_tokens: int, digests: Sequence[bytes], now_s: float, *, session: str = "", again: bool = False) -> Dispatch | None:
+        """Pick a replica and take what a dispatch takes; None if nobody may serve it."""
+        head = b"".join(digests[:2]) or b"short" + self._sequence.to_bytes(8, "big")
+        key = session.encode() if session and self.policy.policy == "session" else None
+        ask = Ask(prompt_tokens=prompt_tokens, prefix_key=head, ttft_slo_s=self.ttft_slo_s, session_key=key, sequence=self._sequence)
+        if not again:
+            self._sequence += 1
+        rates = [one.calibration.own_rate for one in self.engines if one.calibration.own_rate is not None]
+        pool_rate = median(rates) if rates else None
+        pictures = [self._picture(engine, ask, digests, pool_rate, now_s) for engine in self.engines]
+        decision = scheduler.decide(ask, pictures, self.policy)
+        if not isinstance(decision, Decision):
+            return None
+        number = int(decision.chosen.replica_id[1:])
+        engine = self.engines[number]
+        engine.last_chosen = self._sequence
+        was_idle = engine.in_flight == 0
+        engine.in_flight += 1
+        ticket = 0
+        if self._by_events:
+            engine.events.sent(digests)
+        else:
+            ticket = self._history.dispatched(self._seed, digests, engine.name)
+        entry = engine.ledger.add(decision.chosen.uncached_tokens, until_s=now_s + FIRST_BYTE_S)
+        return Dispatch(number, now_s, digests, decision, was_idle, entry, ticket, engine.generation)
+
+    def _picture(self, engine: _Engine, ask: Ask, digests: Sequence[bytes], pool_rate: float | None, now_s: float) -> Replica:
+        """One candidate as the scheduler sees it."""
+        if not engine.up:
+            return Replica(id=engine.name, name=engine.name, refusal=DOWN, in_flight=engine.in_flight)
+        age_s = 0.0
+        if self._by_events:
+            blocks, confidence, evidence = engine.events.match(digests, now_s)
+            held = len(engine.events.held)
+        else:
+            match = self._history.match(self._seed, digests, engine.name, now_s)
+            blocks, confidence, evidence, age_s = match.blocks, match.confidence, match.source or "none", match.age_s
+            held = self._history.sizes()[engine.name][0]
+        queued_tokens, waiting = engine.ledger.queued(now_s)
+        return Replica(
+            id=engine.name,
+            name=engine.name,
+            queued_tokens=queued_tokens,
+            active_decodes=max(0, engine.in_flight - waiting),
+            in_flight=engine.in_flight,
+            last_chosen=engine.last_chosen,
+            matched_tokens=min(ask.prompt_tokens, blocks * self.fleet.block_tokens),
+            confidence=confidence * min(1.0, engine.calibration.kappa),
+            evidence=evidence,
+            evidence_age_s=age_s,
+            prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),
+            fixed_s=engine.calibration.fixed_s,
+            working_set_blocks=held,
+            capacity_blocks=self._capacity_blocks,
+            new_blocks=max(0, len(digests) - blocks),
+            rank=prefix.rendezvous(self._seed, (ask.session_key or ask.prefix_key,), engine.name.encode()),
+        )
+
+    def first_byte(self, dispatch: Dispatch, cached_tokens: int, now_s: float) -> None:
+        """Prefill is over: its tokens leave the ledger, the prompt is resident."""
+        engine = self.engines[dispatch.replica]
+        dispatch.first_byte_s, dispatch.cached_tokens = now_s, cached_tokens
+        engine.ledger.release(dispatch.ledger_entry)
+        self._settle(dispatch, now_s, ran=True)
+
+    def ended(self, dispatch: Dispatch, prompt_tokens: int, now_s: float) -> None:
+        """The whole answer is there with its usage: learn from it."""
+        engine, chosen = self.engines[dispatch.replica], dispatch.decision.chosen
+        engine.in_flight -= 1
+        engine.calibration.observe_reuse(predicted_tokens=chosen.matched_tokens - NEAR_TOKENS, cached_tokens=dispatch.cached_tokens)
+        if dispatch.first_byte_s is not None:
+            engine.calibration.observe_ttft(
+                tokens_ahead=chosen.queued_tokens,
+                uncached_tokens=max(1.0, prompt_tokens - dispatch.cached_tokens),
+                idle=dispatch.was_idle,
+                ttft_s=dispatch.first_byte_s - dispatch.at_s,
+                expected_s=chosen.expected_ttft_s,
+                now_s=now_s,
+            )
+
+    def lost(self, dispatch: Dispatch, now_s: float) -> None:
+        """The connection broke."""
+        engine = self.engines[dispatch.replica]
+        engine.in_flight -= 1
+        if dispatch.first_byte_s is None:
+            engine.ledger.release(dispatch.ledger_entry)
+            self._settle(dispatch, now_s, ran=False)
+
+    def _settle(self, dispatch: Dispatch, now_s: float, *, ran: bool) -> None:
+        engine = self.engines[dispatch.replica]
+        if self._by_events:
+            if dispatch.generation == engine.generation:
+                engine.events.settled(dispatch.digests, now_s, ran=ran)
+        elif ran:
+            self._history.confirmed(self._seed, dispatch.digests, engine.name, dispatch.ticket, now_s)
+        else:
+            self._history.dropped(self._seed, dispatch.digests, engine.name, dispatch.ticket)
+
+    def heard(self, replica: int, stored: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """A batch of KV events arrived."""
+        self.engines[replica].events.apply(stored, removed)
+
+    def set_up(self, replica: int, up: bool) -> None:
+        """The router noticed that a replica went away or came back empty."""
+        engine = self.engines[replica]
+        engine.up = up
+        if not up:
+            engine.generation += 1
+            engine.events = _Events()
+            self._history.forget(engine.name)
+            self._history.set_capacity(engine.name, self._capacity_blocks)
+
+    def queued_tokens(self, now_s: float) -> float:
+        """All ledgers together: 0 when nothing is in flight."""
+        return sum(engine.ledger.queued(now_s)[0] for engine in self.engines)
