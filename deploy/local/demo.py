@@ -90,7 +90,7 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
 
 
 def _declare(plan: Plan, *, stopped: Callable[[], bool]) -> Sample:
-    declared = with_ports(yaml.safe_load(DECLARATION.read_text()), plan.fleet)
+    declared = with_files(with_ports(yaml.safe_load(DECLARATION.read_text()), plan.fleet))
     file = plan.home.root / "demo.yaml"
     header = "# Written by make up from deploy/demo/demo.yaml with this run's ports; what is changed here is overwritten.\n"
     file.write_text(header + yaml.safe_dump(declared, sort_keys=False))
@@ -187,6 +187,19 @@ def with_ports(declared: Any, ports: FleetPorts) -> Any:
     if isinstance(declared, str):
         return re.sub(r"(?<=127\.0\.0\.1:)9\d{3}", lambda match: str(_real_port(int(match.group()), ports)), declared)
     return declared
+
+
+def with_files(declared: Any) -> Any:
+    """Make the paths of artifacts absolute: they are relative to the declaration, and what is applied is a copy of it elsewhere."""
+    if isinstance(declared, list):
+        return [with_files(item) for item in declared]
+    if isinstance(declared, dict):
+        return {key: _absolute(value) if key == "tokenizer" else with_files(value) for key, value in declared.items()}
+    return declared
+
+
+def _absolute(tokenizer: dict[str, str]) -> dict[str, str]:
+    return {key: str(DECLARATION.parent / value) if key in ("path", "chat_template") else value for key, value in tokenizer.items()}
 
 
 def _beyond(item: Any, ports: FleetPorts) -> bool:

@@ -17,6 +17,8 @@ from deploy.local.places import Home, write_private
 from deploy.local.process import Child
 from deploy.local.secrets import Secrets
 
+DEMO = REPOSITORY / "deploy" / "demo"
+
 RECORDS_STREAM = "saltroute:records"
 QUEUES = ("publish", "keys", "audit", "bulk")
 READY_S = 90.0

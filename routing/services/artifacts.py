@@ -1,14 +1,21 @@
-"""Artifacts: tokenizers and chat templates, held by the SHA-256 of their content. They never change; another content is another artifact."""
+"""Artifacts: tokenizers and chat templates, held by the SHA-256 of their content. They never change; another content is another artifact.
+
+What tenants upload is foreign code: it is admitted only after it compiled where routers will run it, in a process without keys and with limits.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from typing import cast
 from uuid import UUID
 
 import msgspec
 from django.db.models import Q, Sum
 
+from routing.core import artifact
 from routing.models import Artifact, ModelSpec
+from routing.prompts.service import Prompts
 from routing.services import support
 from tenants import changes
 from tenants.actor import Actor
@@ -45,6 +52,37 @@ def _check(kind: str, content: bytes) -> None:
         raise Invalid("A tokenizer must be a tokenizer.json: a JSON object.", field="content")
 
 
+_REFUSED = {
+    "bad_tokenizer": "This tokenizer.json cannot be loaded.",
+    "bad_template": "This chat template does not compile. Use a Jinja template, or a tokenizer_config.json that holds one.",
+    "deadline": "It did not compile within the time that is allowed for it.",
+    "memory": "It did not compile within the memory that is allowed for it.",
+}
+COMPILE_S = 20.0
+
+
+def _compile(kind: artifact.Kind, content: bytes, digest: bytes) -> None:
+    """Compile in the sandbox, as a router does.
+
+    Raises:
+        Invalid: it does not compile there.
+    """
+
+    async def admitted() -> str | None:
+        prompts = Prompts()
+        await prompts.start()
+        try:
+            if not prompts.load(digest, content, kind):
+                return "memory"
+            return await prompts.admit(digest, kind, owner=b"upload", deadline_s=COMPILE_S)
+        finally:
+            await prompts.stop()
+
+    reason = asyncio.run(admitted())
+    if reason is not None:
+        raise Invalid(_REFUSED.get(reason, f"It could not be compiled ({reason})."), field="content")
+
+
 def store(*, tenant_id: UUID, actor: Actor, kind: str, name: str, content: bytes) -> tuple[Artifact, bool]:
     """Keep ``content``; the same kind and content again give the artifact that is there, whatever its name.
 
@@ -52,15 +90,18 @@ def store(*, tenant_id: UUID, actor: Actor, kind: str, name: str, content: bytes
         The artifact, and whether it is new.
 
     Raises:
-        Invalid: unknown kind, bad name, empty, too large, not a tokenizer.json or not UTF-8.
+        Invalid: unknown kind, bad name, empty, too large, not a tokenizer.json or not UTF-8, or it does not compile in the sandbox.
         LimitReached: too many artifacts, or too many bytes in all.
     """
-    locks.tenant(tenant_id)
     support.one_of(kind, KINDS, field="kind")
     names.label(name, field="name")
     _check(kind, content)
     digest = hashlib.sha256(content).digest()
-    existing = Artifact.objects.defer("content").filter(tenant_id=tenant_id, kind=kind, digest=digest).first()
+    same = Artifact.objects.defer("content").filter(tenant_id=tenant_id, kind=kind, digest=digest)
+    if not same.exists():
+        _compile(cast(artifact.Kind, kind), content, digest)  # before the lock: it may take seconds
+    locks.tenant(tenant_id)
+    existing = same.first()
     if existing is not None:
         return existing, False
     held = Artifact.objects.filter(tenant_id=tenant_id)
@@ -68,17 +109,17 @@ def store(*, tenant_id: UUID, actor: Actor, kind: str, name: str, content: bytes
     if (held.aggregate(total=Sum("size_bytes"))["total"] or 0) + len(content) > MAX_TOTAL_BYTES:
         raise LimitReached(f"A tenant's artifacts may have at most {MAX_TOTAL_BYTES} bytes in all.")
     with refuse_on(artifact_digest_per_tenant=Conflict("The same content is being stored by another request; repeat this one.")):
-        artifact = Artifact.objects.create(tenant_id=tenant_id, kind=kind, name=name, digest=digest, size_bytes=len(content), content=content)
+        stored = Artifact.objects.create(tenant_id=tenant_id, kind=kind, name=name, digest=digest, size_bytes=len(content), content=content)
     changes.record(
         tenant_id=tenant_id,
         actor=actor,
         action="artifact.store",
-        object_id=artifact.id,
+        object_id=stored.id,
         object_label=name,
         after={"kind": kind, "sha256": digest.hex(), "size_bytes": len(content)},
         publishes=False,  # routers act on it once a model names it
     )
-    return artifact, True
+    return stored, True
 
 
 def delete(*, tenant_id: UUID, actor: Actor, artifact_id: UUID) -> None:
@@ -89,15 +130,15 @@ def delete(*, tenant_id: UUID, actor: Actor, artifact_id: UUID) -> None:
         Conflict: a model names it.
     """
     locks.tenant(tenant_id)
-    artifact = Artifact.objects.defer("content").select_for_update().filter(tenant_id=tenant_id, id=artifact_id).first()
-    if artifact is None:
+    row = Artifact.objects.defer("content").select_for_update().filter(tenant_id=tenant_id, id=artifact_id).first()
+    if row is None:
         raise NotFound
-    digest = bytes(artifact.digest)
+    digest = bytes(row.digest)
     used = ModelSpec.objects.filter(tenant_id=tenant_id).filter(Q(tokenizer_digest=digest) | Q(chat_template_digest=digest)).first()
     if used is not None:
         raise Conflict(f"The model {used.name} uses this artifact.")
-    name, kind = artifact.name, artifact.kind
-    artifact.delete()
+    name, kind = row.name, row.kind
+    row.delete()
     changes.record(
         tenant_id=tenant_id,
         actor=actor,

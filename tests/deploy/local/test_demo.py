@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.demo import make_tokenizer
 from deploy.local import demo
 from deploy.local.plan import FleetPorts
 from deploy.local.process import LaunchError
@@ -82,3 +83,20 @@ def test_a_generated_secret_is_remembered_privately(tmp_path: Path) -> None:
     assert demo.remembered(path, lambda: "one") == "one"
     assert demo.remembered(path, lambda: "two") == "one"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_paths_of_artifacts_hold_from_anywhere() -> None:
+    """The declaration that is applied lies elsewhere; scopes have paths too, and keep them."""
+    declared = yaml.safe_load(demo.DECLARATION.read_text())
+    tenant = demo.with_files(declared)["tenants"][0]
+    assert tenant["scopes"] == declared["tenants"][0]["scopes"]
+    files = tenant["endpoints"][0]["model"]["tokenizer"]
+    assert Path(files["path"]).is_file()
+    assert Path(files["chat_template"]).is_file()
+    assert files["revision"] == "t1"
+
+
+def test_the_tokenizer_is_what_its_script_makes() -> None:
+    """And small; nobody edited it by hand."""
+    assert make_tokenizer.TARGET.read_text() == make_tokenizer.train()
+    assert make_tokenizer.TARGET.stat().st_size < 200_000

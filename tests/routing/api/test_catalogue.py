@@ -10,10 +10,11 @@ import pytest
 
 from routing.services import artifacts
 from tenants.core.roles import Role
+from tests.fakes.artifacts import SMALL
 from tests.tenants.houses import ABSENT, Api, House
 
 pytestmark = pytest.mark.django_db
-TOKENIZER = b'{"version": "1.0", "model": {}}'
+TOKENIZER = SMALL
 SHA256 = hashlib.sha256(TOKENIZER).hexdigest()
 
 
@@ -54,6 +55,8 @@ def test_raw_bytes(acorn: House) -> None:
         ({"kind": "tokenizer", "name": "x", "content_base64": base64.b64encode(b"nope").decode()}, "content"),
         ({"kind": "tokenizer", "name": "x", "content_base64": base64.b64encode(b"[1]").decode()}, "content"),
         ({"kind": "chat_template", "name": "x", "content_base64": base64.b64encode(b"\xff").decode()}, "content"),
+        ({"kind": "chat_template", "name": "x", "content_base64": base64.b64encode(b"{% for x in %}").decode()}, "content"),
+        ({"kind": "tokenizer", "name": "x", "content_base64": base64.b64encode(b'{"version": "1.0", "model": {}}').decode()}, "content"),
     ],
 )
 def test_bad_artifacts_name_the_field(acorn: House, body: Any, field: str) -> None:
@@ -61,15 +64,24 @@ def test_bad_artifacts_name_the_field(acorn: House, body: Any, field: str) -> No
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
 
 
+def test_what_does_not_compile_says_so(acorn: House) -> None:
+    """A template that routers could not run is refused where it is uploaded; one that is odd and compiles is not."""
+    refused = keep(acorn.api(), b"{{ unclosed", "chat_template").json()["error"]
+    assert refused["message"].startswith("This chat template does not compile.")
+    assert keep(acorn.api(), b"{{ nonsense | tojson }}", "chat_template").status_code == 201
+    bundle = b'{"chat_template": "{{ bos_token }}{{ messages }}", "bos_token": "x"}'
+    assert keep(acorn.api(), bundle, "chat_template").status_code == 201
+
+
 def test_artifacts_are_bounded(acorn: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """One by one, and all together."""
     monkeypatch.setattr(artifacts, "MAX_BYTES", 100)
-    monkeypatch.setattr(artifacts, "MAX_TOTAL_BYTES", 110)
+    monkeypatch.setattr(artifacts, "MAX_TOTAL_BYTES", 150)
     api = acorn.api()
     too_large = keep(api, b'{"a": "' + b"x" * 100 + b'"}')
     assert (too_large.status_code, too_large.json()["error"]["field"]) == (400, "content")
-    assert keep(api, b'{"a": "' + b"x" * 80 + b'"}').status_code == 201
-    full = keep(api)
+    assert keep(api).status_code == 201
+    full = keep(api, TOKENIZER + b" ")
     assert (full.status_code, full.json()["error"]["code"]) == (409, "limit_reached")
 
 

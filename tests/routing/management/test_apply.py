@@ -19,6 +19,7 @@ from tenants.models import ApiKey, Tenant
 from tenants.queries import all_tenants, tenant_id_of
 from tenants.scoping import tenant_scope
 from tenants.services import api_keys
+from tests.fakes.artifacts import SMALL
 
 pytestmark = pytest.mark.django_db
 
@@ -107,7 +108,7 @@ tenants:
 
 def test_the_form_of_the_issue_with_files(write: Write, tmp_path: Path) -> None:
     """Tokenizer and template become artifacts; relative paths are taken from the file's folder, wherever the command runs."""
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    (tmp_path / "tokenizer.json").write_bytes(SMALL)
     (tmp_path / "template.jinja").write_text("{{ messages }}")
     file = write(
         """\

@@ -18,6 +18,7 @@ from routing.models import Endpoint
 from routing.services import endpoints
 from tenants.queries import all_tenants, tenant_id_of
 from tenants.scoping import tenant_scope
+from tests.fakes.artifacts import SMALL
 from tests.routing.services.rows import ACTOR
 
 pytestmark = pytest.mark.django_db
@@ -94,7 +95,7 @@ def test_a_stored_secret_cannot_be_made_up(tmp_path: Path) -> None:
 
 def test_artifacts_go_to_a_folder(tmp_path: Path) -> None:
     """Then the file can be applied where they are not known yet."""
-    (tmp_path / "t.json").write_text("{}")
+    (tmp_path / "t.json").write_bytes(SMALL)
     source = """\
 tenants:
   - slug: acme
@@ -103,7 +104,7 @@ tenants:
     call("apply", "-f", written(tmp_path / "in.yaml", source))
     text = call("export", "--artifacts", str(tmp_path / "held"))
     tokenizer = yaml.safe_load(text)["tenants"][0]["models"][0]["tokenizer"]
-    assert Path(tokenizer["path"]).read_text() == "{}"
+    assert Path(tokenizer["path"]).read_bytes() == SMALL
     elsewhere = text.replace("slug: acme", "slug: other")
     assert "+ other: artifact" in call("apply", "-f", written(tmp_path / "out.yaml", elsewhere))
 
