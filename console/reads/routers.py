@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,8 @@ from tenants.models import Tenant
 
 MAX_REPLICAS = 10_000
 HEALTHY = "ok"
+MAX_CHANGES = 50
+_SURENESS = ("history", "degraded", "warming", "exact")
 _LATE = ("stale", "expired", "starting")
 
 
@@ -22,8 +25,15 @@ class Load:
     health: str = HEALTHY
     in_flight: int | None = None
     queued_tokens: float | None = None
-    residency: str = ""
+    residency: str = ""  # how far the engine's events can be trusted: what the least sure router says
+    residency_reason: str = ""
+    event_blocks: int | None = None  # that its events show, as the router that knows most has them
     routers: int = 0
+
+    @property
+    def residency_tone(self) -> str:
+        """The colour class of the residency."""
+        return {"exact": "good", "warming": "warn", "degraded": "warn"}.get(self.residency, "")
 
     @property
     def tone(self) -> str:
@@ -73,15 +83,56 @@ def loads(found: queries.Routers) -> dict[str, Load]:
 def _added(before: Load, said: Mapping[str, Any]) -> Load:
     condition = said.get("condition")
     health = condition if isinstance(condition, str) and condition else "unknown"
-    residency = said.get("residency")
+    residency, reason = said.get("residency"), said.get("residency_reason")
+    surer = isinstance(residency, str) and (not before.residency or _sureness(residency) < _sureness(before.residency))
+    blocks = said.get("event_blocks")
     return replace(
         before,
         health=health if before.health == HEALTHY else before.health,
         in_flight=_sum(before.in_flight, said.get("in_flight"), int),
         queued_tokens=_sum(before.queued_tokens, said.get("queued_tokens"), float),
-        residency=residency if isinstance(residency, str) else before.residency,
+        residency=str(residency) if surer else before.residency,
+        residency_reason=(reason if isinstance(reason, str) else "") if surer else before.residency_reason,
+        event_blocks=max(blocks, before.event_blocks or 0) if isinstance(blocks, int) else before.event_blocks,
         routers=before.routers + 1,
     )
+
+
+def _sureness(residency: str) -> int:
+    return _SURENESS.index(residency) if residency in _SURENESS else -1
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyChange:
+    """One router's word that it trusts a replica's KV events more or less than before."""
+
+    at: datetime
+    router_id: str
+    replica: str
+    rank: int
+    before: str
+    after: str
+    reason: str
+
+
+def residency_changes(found: queries.Routers, names: Mapping[str, str]) -> list[ResidencyChange]:
+    """The newest changes at the replicas in ``names`` (by normalised URL), newest first."""
+    reported = [(router.router_id, router.report.get("residency_changes")) for router in found.routers]
+    rows = [(router_id, row) for router_id, said in reported if isinstance(said, list) for row in said[-MAX_CHANGES:] if isinstance(row, dict)]
+    changes = [change for router_id, row in rows if (change := _change(router_id, row, names)) is not None]
+    return sorted(changes, key=lambda change: change.at, reverse=True)[:MAX_CHANGES]
+
+
+def _change(router_id: str, row: Mapping[str, Any], names: Mapping[str, str]) -> ResidencyChange | None:
+    name, at, rank = names.get(str(row.get("replica"))), row.get("at"), row.get("rank")
+    if name is None or not isinstance(at, int | float) or not isinstance(rank, int):
+        return None
+    try:
+        moment = datetime.fromtimestamp(at, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    before, after, reason = (str(row.get(field))[:40] for field in ("before", "after", "reason"))
+    return ResidencyChange(at=moment, router_id=router_id, replica=name, rank=rank, before=before, after=after, reason=reason)
 
 
 def _sum(before: Any, value: object, kind: type[int] | type[float]) -> Any:

@@ -31,7 +31,8 @@ class Pools(TenantPage):
         found = routers.status(self.tenant_id)
         loads = routers.loads(found)
         cards = [(card, [(replica, loads.get(replica.url)) for replica in card.replicas]) for card in pools.listed(self.tenant_id)]
-        return self.page("console/pools.html", {"cards": cards, "routers": found})
+        named = {replica.url: f"{card.pool.name}/{replica.name}" for card, held in cards for replica, _ in held}
+        return self.page("console/pools.html", {"cards": cards, "routers": found, "changes": routers.residency_changes(found, named)})
 
 
 class ReplicaVerb(TenantPage):

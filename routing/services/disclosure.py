@@ -30,6 +30,7 @@ class CandidateOut(msgspec.Struct, frozen=True, kw_only=True):
     uncached_tokens: float
     evidence: str
     evidence_age_s: float
+    residency: str | None  # how far the replica's KV events could be trusted
     terms: dict[str, float]  # seconds
     expected_ttft_s: float | None
     score_s: float | None
@@ -119,7 +120,8 @@ def _candidate(candidate: CandidateRecord, names: dict[str, str], *, own: bool, 
         expected_cached_tokens=candidate.expected_cached_tokens,
         uncached_tokens=candidate.uncached_tokens,
         evidence=candidate.evidence,
-        evidence_age_s=candidate.evidence_age_s,
+        evidence_age_s=candidate.evidence_age_s if own or candidate.evidence != "event" else 0.0,  # since anybody's latest event there
+        residency=candidate.residency if own else None,
         terms={name: value for name, value in candidate.terms.items() if own or name in _OWN_TERMS},
         expected_ttft_s=candidate.expected_ttft_s if own else None,
         score_s=candidate.score_s if own else None,

@@ -84,6 +84,34 @@ def test_load_and_applied_versions_come_from_routers(town: Town, valkey_url: str
     assert "applied by 2 of 3 routers" in town.owner.get("/t/acorn/applied").content.decode()
 
 
+def test_how_far_events_are_trusted_is_that_of_the_least_sure_router_and_changes_are_listed(town: Town, valkey_url: str) -> None:
+    """Changes at replicas of others are not shown; nor is what is no report of a change."""
+    url, other = "http://127.0.0.1:9001/acorn", "http://127.0.0.1:9001/birch"
+
+    def change(at: float, after: str, where: str = url) -> dict[str, object]:
+        return {"replica": where, "rank": 0, "before": "exact", "after": after, "reason": "late_join", "at": at}
+
+    sure = {"condition": "ok", "residency": "exact", "residency_reason": "ok", "event_blocks": 1234}
+    unsure = {"condition": "ok", "residency": "degraded", "residency_reason": "replay", "event_blocks": 7}
+    odd = [change(3e9, "odd-other", other), "no change", {"replica": url}, change(1e300, "odd-time"), {**change(3e9, "odd-rank"), "rank": None}]
+    reports = {
+        "r1": {"replicas": {url: sure}, "residency_changes": [change(1_700_000_000.0, "older"), *odd]},
+        "r2": {"replicas": {url: unsure}, "residency_changes": [change(1_700_000_100.0, "newer")]},
+        "r3": {"replicas": {url: {**sure, "residency": None, "event_blocks": None}}, "residency_changes": "none"},
+    }
+    with redis.Redis.from_url(valkey_url) as client:
+        for name, report in reports.items():
+            client.set(f"saltroute:router:{name}", json.dumps(report), ex=60)
+    page = town.owner.get("/t/acorn/pools").content.decode()
+    assert '<span class="pill warn">degraded</span> <span class="muted small">replay</span>' in page
+    assert "1,234 blocks by events" in page
+    assert "2023-11-14 22:15:00 UTC" in page
+    assert 0 < page.index("<strong>newer</strong>") < page.index("<strong>older</strong>")
+    assert "odd-" not in page
+    assert "odd-other" in town.stranger.get("/t/birch/pools").content.decode()
+    assert "newer" not in town.stranger.get("/t/birch/pools").content.decode()
+
+
 @pytest.mark.usefixtures("valkey_url")
 def test_no_router_is_said(town: Town) -> None:
     assert "no router reports" in town.owner.get("/t/acorn/applied").content.decode()

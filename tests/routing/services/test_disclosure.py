@@ -1,0 +1,38 @@
+"""What of a candidate's evidence a tenant may read."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from routing.core.record import CandidateRecord, DecisionRecord
+from routing.services.disclosure import disclose
+
+OWN, FOREIGN = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
+
+
+def record(evidence: str) -> DecisionRecord:
+    candidates = tuple(
+        CandidateRecord(replica_id=one, replica_name=one[:4], evidence=evidence, evidence_age_s=12.5, residency="exact") for one in (OWN, FOREIGN)
+    )
+    return DecisionRecord(
+        id=UUID(int=1),
+        tenant_id=UUID(int=2),
+        started_at=0.0,
+        route="chat",
+        outcome="ok",
+        status=200,
+        router_id="r",
+        config_version=1,
+        replica_id=OWN,
+        candidates=candidates,
+    )
+
+
+def test_how_long_ago_a_platforms_engine_spoke_is_not_told() -> None:
+    """Its latest event may be about anybody's request. The age of the tenant's own traffic is its own."""
+    own, foreign = disclose(record("event"), own_replica_ids={OWN}).candidates
+    assert (own.evidence_age_s, own.residency) == (12.5, "exact")
+    assert (foreign.evidence, foreign.evidence_age_s, foreign.residency) == ("event", 0.0, None)
+    _, inferred = disclose(record("inferred"), own_replica_ids={OWN}).candidates
+    assert inferred.evidence_age_s == 12.5
+    assert [one.evidence_age_s for one in disclose(record("event"), own_replica_ids=None).candidates] == [12.5, 12.5]
