@@ -322,6 +322,12 @@ class HistoryIndex:
         """The replica restarted, was flushed or removed: it holds nothing."""
         self._replicas.pop(replica, None)
 
+    def forget_owner(self, owner: bytes) -> None:
+        """The owner is gone: none of its namespaces can come again."""
+        for held in self._replicas.values():
+            held.size -= len(held.owners.pop(owner, _NONE))
+            held.gaps.pop(owner, None)
+
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Blocks held and blocks evicted so far, by replica: for metrics."""
         return {name: (replica.size, replica.evicted) for name, replica in self._replicas.items()}

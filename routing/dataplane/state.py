@@ -207,6 +207,9 @@ class Plane:
 
     def swap(self, view: PlaneView) -> None:
         """Put a new configuration in force and forget what no tenant names any more. Requests under way keep the view they began with."""
+        for tenant_id, tenant in view.tenants.items():
+            if tenant.snapshot.deleted and tenant is not self.view.tenants.get(tenant_id):
+                self.index.forget_owner(tenant_id.bytes)
         self.view = view
         self.swapped.set()
         self.feed.loaded = True

@@ -316,6 +316,19 @@ def test_one_owners_entries_are_not_anothers_even_in_one_namespace() -> None:
     assert index.match(b"n" * 16, _chain("ab"), "r1", 0.0, owner=b"t2") == residency.NO_MATCH
 
 
+def test_an_owner_that_is_gone_leaves_nothing_and_takes_nothing_of_others() -> None:
+    """Also where one of its dispatches is settled afterwards."""
+    index = HistoryIndex()
+    ticket = index.dispatched(b"n" * 16, _chain("ab"), "r1", owner=b"t1")
+    index.dispatched(b"m" * 16, _chain("abc"), "r1", owner=b"t2")
+    index.forget_owner(b"t1")
+    index.forget_owner(b"nobody")
+    index.confirmed(b"n" * 16, _chain("ab"), "r1", ticket, 0.0, owner=b"t1")
+    assert index.match(b"n" * 16, _chain("ab"), "r1", 0.0, owner=b"t1") == residency.NO_MATCH
+    assert index.match(b"m" * 16, _chain("abc"), "r1", 0.0, owner=b"t2").blocks == 3
+    assert index.sizes() == {"r1": (3, 0)}
+
+
 class Explaining(RuleBasedStateMachine):
     """What the index says that others' dispatches explain, against the list of all dispatches; ages play no part."""
 

@@ -236,3 +236,18 @@ async def test_an_empty_valkey_is_a_configuration_without_tenants(make_rig: Make
     assert (await rig.chat()).status == 401
     assert (await rig.call("GET", "/readyz", key=None)).status == 200
     assert time.time() - (rig.router.plane.feed.contact_at or 0.0) < 5
+
+
+async def test_a_deleted_tenants_prefixes_are_forgotten_and_nobody_elses(rig: Rig) -> None:
+    """With the tombstone, not when they would have faded."""
+    prompt = {"messages": [{"role": "user", "content": "x" * 4000}]}
+    assert (await rig.chat({"model": "m-7b", **prompt})).status == 200
+    assert (await rig.chat({"model": "m-7b", **prompt}, key=KEY_B)).status == 200
+
+    def blocks() -> int:
+        return sum(held for held, _ in rig.router.plane.index.sizes().values())
+
+    both = blocks()
+    rig.publish(bumped(rig.acme, deleted=True, endpoints=(), keys=(), pools=(), scopes=()))
+    assert 0 < blocks() == both // 2
+    assert (await rig.chat({"model": "m-7b", **prompt})).status == 401
