@@ -1,0 +1,286 @@
+"""Numbered batches put in order, against a publisher that drops, restarts and replays what its buffer still has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routing.core import sequence
+from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
+
+
+def _applied(actions: list[Action[str]]) -> list[int]:
+    return [action.seq for action in actions if isinstance(action, Apply)]
+
+
+def _tracker(**options: object) -> Tracker[str]:
+    return Tracker(**options)  # type: ignore[arg-type]
+
+
+def test_in_order_from_the_start() -> None:
+    tracker = _tracker()
+    assert tracker.live(0, "a", 0.0) == [Apply(0, "a", 0), CaughtUp(0)]
+    assert tracker.live(1, "b", 0.0) == [Apply(1, "b", 0)]
+
+
+def test_a_late_subscriber_asks_for_what_was_before() -> None:
+    tracker = _tracker(generation=7)
+    assert tracker.live(62, "live", 0.0) == [AskReplay(0, 1)]
+    assert tracker.live(63, "more", 0.0) == []
+    assert tracker.held == 2
+    for seq in range(63):  # the replay overlaps the live ones
+        assert tracker.replayed(1, seq, f"old{seq}", 0.0) == [Apply(seq, f"old{seq}", 7)]
+    assert tracker.replay_end(1, 0.0) == [Apply(63, "more", 7), CaughtUp(63)]
+    assert tracker.duplicates == 1
+    assert tracker.live(64, "c", 0.0) == [Apply(64, "c", 7)]
+
+
+def test_a_subscriber_of_a_silent_source_asks_at_once_and_learns_that_there_is_nothing() -> None:
+    tracker = _tracker()
+    assert tracker.subscribed(0.0) == [AskReplay(0, 1)]
+    assert tracker.subscribed(0.0) == []
+    assert tracker.replay_end(1, 0.0) == [CaughtUp(-1)]
+    assert tracker.live(0, "a", 0.0) == [Apply(0, "a", 0)]
+    assert tracker.subscribed(0.0) == []
+
+
+def test_a_gap_is_filled_by_a_replay_and_live_ones_wait() -> None:
+    tracker = _tracker()
+    tracker.live(0, "a", 0.0)
+    assert tracker.live(3, "d", 0.0) == [AskReplay(1, 1)]
+    assert _applied([*tracker.replayed(1, 1, "b", 0.0), *tracker.replayed(1, 2, "c", 0.0)]) == [1, 2]
+    assert tracker.replay_end(1, 0.0) == [Apply(3, "d", 0), CaughtUp(3)]
+
+
+def test_an_answer_that_begins_later_than_asked_is_a_gap() -> None:
+    """The buffer was shorter than the past, and no error tells."""
+    tracker = _tracker()
+    tracker.live(2105, "x", 0.0)
+    assert tracker.replayed(1, 2005, "y", 0.0) == [Gap(0, 2004, "truncated"), Apply(2005, "y", 0)]
+
+
+def test_a_hole_inside_an_answer_is_asked_for_again_and_lost_after_a_few_times() -> None:
+    tracker = _tracker()
+    tracker.live(9, "x", 0.0)
+    tracker.replayed(1, 0, "a", 0.0)
+    assert tracker.replayed(1, 5, "f", 0.0) == [AskReplay(1, 2)]
+    assert tracker.replayed(1, 6, "g", 0.0) == []  # of the request that is over
+    assert tracker.strays == 1
+    tracker.replayed(2, 1, "b", 0.0)
+    assert tracker.replayed(2, 5, "f", 0.0) == [AskReplay(2, 3)]
+    tracker.replayed(3, 2, "c", 0.0)
+    assert tracker.replayed(3, 5, "f", 0.0) == [Gap(3, 4, "replay_lost"), Apply(5, "f", 0)]
+
+
+def test_a_replay_without_its_end_has_a_deadline() -> None:
+    tracker = _tracker(deadline_s=5.0)
+    tracker.live(4, "x", 0.0)
+    tracker.replayed(1, 0, "a", 4.0)
+    assert tracker.tick(8.9) == []  # it moved at 4
+    assert tracker.tick(9.0) == [AskReplay(1, 2)]
+    assert tracker.tick(14.0) == [AskReplay(1, 3)]
+    assert tracker.tick(19.0) == [Gap(1, 3, "replay_lost"), Apply(4, "x", 0), CaughtUp(4)]
+    assert tracker.tick(99.0) == []
+    assert tracker.live(5, "y", 99.0) == [Apply(5, "y", 0)]
+    assert tracker.live(7, "z", 99.0) == [AskReplay(6, 5)]  # a later gap has its own tries
+
+
+def test_nobody_answers_and_nothing_is_known() -> None:
+    tracker = _tracker(deadline_s=1.0)
+    tracker.subscribed(0.0)
+    tracker.tick(1.0)
+    tracker.tick(2.0)
+    assert tracker.tick(3.0) == [Gap(0, None, "replay_lost"), CaughtUp(-1)]
+
+
+def test_a_request_that_fails_is_made_again() -> None:
+    tracker = _tracker()
+    tracker.subscribed(0.0)
+    assert tracker.replay_failed(1, 0.0) == [AskReplay(0, 2)]
+    assert tracker.replay_failed(1, 0.0) == []
+
+
+def test_live_ones_lost_during_a_replay_are_asked_for_when_it_ends() -> None:
+    tracker = _tracker()
+    tracker.live(0, "a", 0.0)
+    tracker.live(2, "c", 0.0)
+    tracker.live(5, "f", 0.0)
+    tracker.replayed(1, 1, "b", 0.0)
+    assert tracker.replay_end(1, 0.0) == [Apply(2, "c", 0), AskReplay(3, 2)]
+    tracker.replayed(2, 3, "d", 0.0)
+    tracker.replayed(2, 4, "e", 0.0)
+    assert tracker.replay_end(2, 0.0) == [Apply(5, "f", 0), CaughtUp(5)]
+
+
+def test_without_a_replay_socket_a_gap_is_lost_at_once() -> None:
+    tracker = _tracker(can_replay=False)
+    assert tracker.subscribed(0.0) == []
+    assert tracker.live(2, "c", 0.0) == [Gap(0, 1, "no_replay"), Apply(2, "c", 0), CaughtUp(2)]
+    assert tracker.live(4, "e", 0.0) == [Gap(3, 3, "no_replay"), Apply(4, "e", 0)]
+
+
+def test_numbers_that_go_back_are_a_restart() -> None:
+    tracker = _tracker(generation=3)
+    tracker.live(0, "a", 0.0)
+    tracker.live(1, "b", 0.0)
+    assert tracker.live(0, "new", 0.0) == [Restarted(4, "sequence"), Apply(0, "new", 4), CaughtUp(0)]
+    tracker.live(1, "b", 0.0)
+    assert tracker.live(1, "again", 0.0) == [Restarted(5, "sequence"), AskReplay(0, 3)]
+
+
+def test_a_replay_that_ran_ahead_of_the_live_socket_is_no_restart() -> None:
+    tracker = _tracker()
+    tracker.subscribed(0.0)
+    for seq in range(4):
+        tracker.replayed(1, seq, "r", 0.0)
+    tracker.replay_end(1, 0.0)
+    assert tracker.live(2, "late", 0.0) == []  # published before the replay, read after it
+    assert tracker.live(4, "e", 0.0) == [Apply(4, "e", 0)]
+    assert tracker.duplicates == 1
+
+
+def test_a_new_start_time_is_a_restart_even_if_numbers_go_on() -> None:
+    tracker = _tracker()
+    assert tracker.started(1000.0, 0.0) == []
+    tracker.live(0, "a", 0.0)
+    assert tracker.started(1000.4, 1.0) == []
+    assert tracker.started(1060.0, 2.0) == [Restarted(1, "start_time"), AskReplay(0, 2)]
+    assert tracker.live(1, "new process", 3.0) == []
+    tracker.replayed(2, 0, "n", 3.0)
+    assert tracker.replay_end(2, 3.0) == [Apply(1, "new process", 1), CaughtUp(1)]
+
+
+@pytest.mark.parametrize(("later_s", "again"), [(10.0, False), (61.0, True)])
+def test_both_signs_of_one_restart_count_once(later_s: float, again: bool) -> None:
+    tracker = _tracker()
+    tracker.started(1000.0, 0.0)
+    tracker.live(0, "a", 0.0)
+    tracker.live(0, "new", 1.0)
+    assert bool(tracker.started(1060.0, 1.0 + later_s)) == again
+    assert tracker.generation == (2 if again else 1)
+
+
+def test_what_an_old_process_still_answers_is_dropped() -> None:
+    tracker = _tracker()
+    tracker.live(5, "x", 0.0)
+    tracker.live(0, "new", 0.0)
+    assert tracker.replayed(1, 0, "old", 0.0) == tracker.replay_end(1, 0.0) == []
+    assert tracker.generation == 1
+
+
+@pytest.mark.parametrize(("count", "cost_bytes"), [(sequence.MAX_HELD + 1, 0), (3, sequence.MAX_HELD_BYTES // 2)])
+def test_what_waits_is_bounded(count: int, cost_bytes: int) -> None:
+    tracker = _tracker()
+    actions = [action for seq in range(5, 5 + count) for action in tracker.live(seq, "x", 0.0, cost_bytes=cost_bytes)]
+    assert actions[0] == AskReplay(0, 1)
+    assert actions[1] == Gap(0, 4, "overflow")
+    assert _applied(actions) == list(range(5, 5 + count))
+    assert tracker.held == 0
+
+
+@dataclass
+class _Publisher:
+    """Numbers messages and keeps the last of them, as vLLM's does."""
+
+    kept: int
+    sent: list[int] = field(default_factory=list)
+    process: int = 0
+
+    def publish(self) -> tuple[int, str]:
+        self.sent.append(len(self.sent))
+        return self.sent[-1], f"{self.process}:{self.sent[-1]}"
+
+    def replay(self, first: int) -> list[tuple[int, str]]:
+        return [(seq, f"{self.process}:{seq}") for seq in self.sent[-self.kept :] if seq >= first]
+
+
+class _Source:
+    """A tracker, its publisher and the way between them, which loses what the test says; and what the tracker told, by generation."""
+
+    def __init__(self, kept: int) -> None:
+        self.publisher = _Publisher(kept)
+        self.tracker = _tracker(deadline_s=1.0)
+        self.told: list[list[int]] = [[]]
+        self.lost: list[int] = []
+        self.asked: list[AskReplay] = []
+        self.now_s = 0.0
+
+    def take(self, actions: list[Action[str]]) -> None:
+        for action in actions:
+            if isinstance(action, Restarted):
+                self.told.append([])
+            elif isinstance(action, Apply):
+                assert action.generation == self.tracker.generation
+                assert action.batch == f"{self.publisher.process}:{action.seq}"
+                self.told[-1].append(action.seq)
+            elif isinstance(action, Gap):
+                assert action.last is not None
+                self.told[-1].extend(range(action.first, action.last + 1))
+                self.lost.extend(range(action.first, action.last + 1))
+            elif isinstance(action, AskReplay):
+                self.asked.append(action)
+
+    def send(self, _number: int) -> None:
+        self.take(self.tracker.live(*self.publisher.publish(), self.now_s))
+
+    def drop(self, _number: int) -> None:
+        self.publisher.publish()
+
+    def restart(self, _number: int) -> None:
+        self.publisher.sent.clear()
+        self.publisher.process += 1
+        self.take(self.tracker.started(1000.0 + 60 * self.publisher.process, self.now_s))
+
+    def answer(self, _number: int) -> None:
+        self._answer(None, ends=True)
+
+    def lose_answer(self, number: int) -> None:
+        self._answer(number, ends=number % 2 == 1)
+
+    def late(self, _number: int) -> None:
+        self.now_s += 2.0
+        self.take(self.tracker.tick(self.now_s))
+
+    def _answer(self, lost: int | None, *, ends: bool) -> None:
+        if not self.asked:
+            return
+        ask = self.asked.pop()
+        answer = self.publisher.replay(ask.first)
+        if lost is not None and answer:
+            del answer[lost % len(answer)]
+        for seq, one in answer:
+            self.take(self.tracker.replayed(ask.request, seq, one, self.now_s))
+        if ends:
+            self.take(self.tracker.replay_end(ask.request, self.now_s))
+
+
+STEPS = ("send", "send", "send", "drop", "restart", "answer", "lose_answer", "late")
+
+
+@settings(max_examples=200)
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 6)), max_size=40), kept=st.integers(1, 50))
+def test_every_batch_is_applied_once_in_order_or_reported(steps: list[tuple[str, int]], kept: int) -> None:
+    """Whatever is lost where: within a generation, numbers applied and numbers reported lost are all numbers, in order, each once."""
+    source = _Source(kept)
+    source.tracker.started(1000.0, 0.0)
+    for step, number in steps:
+        source.now_s += 0.1
+        getattr(source, step)(number)
+        assert all(numbers == list(range(len(numbers))) for numbers in source.told)
+
+
+@settings(max_examples=100)
+@given(steps=st.lists(st.sampled_from(["send", "drop", "answer", "late"]), max_size=40))
+def test_nothing_is_lost_while_the_buffer_reaches_back_and_answers_arrive(steps: list[str]) -> None:
+    source = _Source(kept=1000)
+    for step in steps:
+        getattr(source, step)(0)
+        if source.asked:
+            source.answer(0)
+    source.send(0)
+    source.answer(0)
+    assert source.told == [list(range(len(source.publisher.sent)))]
+    assert source.lost == []
