@@ -130,8 +130,7 @@ class Artifacts:
         """Compile a catalogue's artifact in this process. A large tokenizer holds the interpreter's lock for half a second, once."""
         try:
             if need.kind == "tokenizer":
-                # Without the library's cache of words: this object serves all tenants.
-                encoder = self._encoders[need.digest] = Encoder(need.content, word_cache=False)
+                encoder = self._encoders[need.digest] = Encoder(need.content)
                 return encoder.facts
             template = self._templates[need.digest] = compile_artifact(need.content)
             return _templates(template.facts())

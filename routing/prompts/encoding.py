@@ -94,8 +94,8 @@ class TokenizerFacts:
 class Encoder:
     """A loaded tokenizer. Loading takes half a second for a large vocabulary and holds the interpreter's lock meanwhile."""
 
-    def __init__(self, content: bytes, *, word_cache: bool = True) -> None:
-        """``word_cache``: keep the library's own cache of words, which would let namespaces that share this object time one another's words.
+    def __init__(self, content: bytes) -> None:
+        """Load a ``tokenizer.json``.
 
         Raises:
             TokenizerRefused: not a tokenizer, or one with random dropout.
@@ -110,8 +110,8 @@ class Encoder:
         # Engines ignore what the file says of truncation and padding.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        if not word_cache and hasattr(self._tokenizer.model, "_resize_cache"):
-            self._tokenizer.model._resize_cache(0)
+        if hasattr(self._tokenizer.model, "_resize_cache"):
+            self._tokenizer.model._resize_cache(0)  # the library's cache of words knows no namespaces: one could time another's words
         self.facts = self._facts(structure)
         self._pattern = cutter(self.facts.cuts)
 

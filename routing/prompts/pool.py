@@ -60,8 +60,7 @@ class _Job:
     owner: bytes
     needs: Sequence[Artifact]
     culprit: bytes  # the artifact that is to blame when the worker dies of this job
-    operation: str
-    arguments: Sequence[Any]
+    frame: bytes
     limit_s: float
     answer: asyncio.Future[Any]
 
@@ -144,8 +143,8 @@ class Pool:
         if len(jobs) >= self._limits.owner_queue or sum(map(len, self._waiting.values())) >= self._limits.queue:
             self.counts["queue_dropped"] += 1
             raise Refused("queue_full")
-        frames.pack(list(arguments))  # told here, not in the worker's task
-        job = _Job(owner, needs, culprit, operation, arguments, limit_s, asyncio.get_running_loop().create_future())
+        frame = frames.pack([operation, limit_s, *arguments])
+        job = _Job(owner, needs, culprit, frame, limit_s, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(owner, deque()).append(job)
         self._pump()
         try:
@@ -269,7 +268,7 @@ class Pool:
         self.counts["workers_started"] += 1
         try:
             async with asyncio.timeout(START_S):
-                await _exchange(process, ["ready", 1.0])
+                await _exchange(process, frames.pack(["ready", 1.0]))
         except (TimeoutError, OSError, asyncio.IncompleteReadError, frames.FrameError):
             self.counts["start_failed"] += 1
             await self._end(handle)
@@ -302,23 +301,22 @@ class Pool:
         for need in job.needs:
             if (need.kind, need.digest) in handle.loaded:
                 continue
-            load = [need.kind, self._limits.load_s, need.digest, need.content]
+            load = frames.pack([need.kind, self._limits.load_s, need.digest, need.content])
             status, value = await self._ask(handle, job.owner, need.digest, load, self._limits.load_s)
             if status != "ok":
                 _refuse(job, value)
                 return
             _remember(handle.loaded, (need.kind, need.digest))
-        request = [job.operation, job.limit_s, *job.arguments]
-        status, value = await self._ask(handle, job.owner, job.culprit, request, job.limit_s)
+        status, value = await self._ask(handle, job.owner, job.culprit, job.frame, job.limit_s)
         if status != "ok":
             _refuse(job, value)
         elif not job.answer.done():
             job.answer.set_result(value)
 
-    async def _ask(self, handle: _Handle, owner: bytes, culprit: bytes, request: list[Any], limit_s: float) -> tuple[str, Any]:
+    async def _ask(self, handle: _Handle, owner: bytes, culprit: bytes, frame: bytes, limit_s: float) -> tuple[str, Any]:
         try:
             async with asyncio.timeout(limit_s):
-                status, value = await _exchange(handle.process, request)
+                status, value = await _exchange(handle.process, frame)
         except TimeoutError:
             await self._end(handle)
             reason: Reason = "deadline"
@@ -367,15 +365,15 @@ def _refuse(job: _Job, reason: Reason) -> None:
         job.answer.set_exception(Refused(reason))
 
 
-async def _exchange(process: asyncio.subprocess.Process, request: list[Any]) -> tuple[str, Any]:
-    """Send a request, and its answer.
+async def _exchange(process: asyncio.subprocess.Process, frame: bytes) -> tuple[str, Any]:
+    """Send a request, and wait for its answer.
 
     Raises:
         FrameError, TypeError, ValueError: not an answer. OSError, IncompleteReadError: the worker is gone.
     """
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("a worker has two pipes")
-    process.stdin.write(frames.pack(request))
+    process.stdin.write(frame)
     await process.stdin.drain()
     size = int.from_bytes(await process.stdout.readexactly(frames.HEAD_BYTES), "big")
     if size > MAX_ANSWER_BYTES:

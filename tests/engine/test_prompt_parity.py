@@ -1,6 +1,6 @@
 """The router's tokens against those of the real vLLM: its own request model, renderer and tokenizer, over generated bodies and agents' dialogues.
 
-No engine runs for it, only vLLM's installed packages. ``-s`` shows the share of equal prompts and each difference.
+The first test runs no engine, only vLLM's installed packages. ``-s`` shows the share of equal prompts and each difference.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from routing.prompts.service import Limits, NoTokens, PromptModel, Prompts, Tokens
+from tests.engine import wire
 from tests.engine.conftest import required
 from tests.engine.installation import EngineUnavailableError, Installation
+from tests.engine.vllm_cpu import MODEL_NAME, Replica
 from tests.routing.prompts import templates
 from tests.routing.prompts.cases import Case, by_hand, dialogues, generated, long
 
@@ -135,6 +137,27 @@ async def test_prompts_have_the_ids_that_vllm_gives_them(installation: Installat
                 wrong.append(f"{model.name}: {case.name}: {_difference(result, ids)}")
         served = len(cases) - refused
         print(f"{model.name}: {equal} of {served} prompts equal ({equal / served:.1%}), {unknown} without tokens, {refused} refused by vLLM")  # noqa: T201
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_prompts_have_the_ids_that_the_engine_used(installation: Installation, replicas: list[Replica]) -> None:
+    """The ids that an engine says it used, for what this one takes: it was started without tool calling."""
+    wrong: list[str] = []
+    cases = [case for case in [*by_hand(), *generated(60)] if "tools" not in case.body]
+    results = await ours(Model("as installed", installation.model), cases)
+    used = 0
+    for case, result in zip(cases, results, strict=True):
+        path = "/v1/chat/completions" if case.api == "chat" else "/v1/completions"
+        answer = wire.post(f"{replicas[0].url}{path}", case.body | {"model": MODEL_NAME, "max_tokens": 1, "return_token_ids": True})
+        if answer.status != 200:
+            continue
+        value = answer.json()
+        ids = value["prompt_token_ids"] if case.api == "chat" else value["choices"][0]["prompt_token_ids"]
+        used += 1
+        if not isinstance(result, Tokens) or list(result.ids) != ids:
+            wrong.append(f"{case.name}: {_difference(result, ids)}")
+    print(f"engine: {used - len(wrong)} of {used} prompts equal")  # noqa: T201
+    assert used > 100
     assert not wrong, "\n".join(wrong)
 
 

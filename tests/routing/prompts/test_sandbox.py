@@ -143,7 +143,9 @@ async def test_a_worker_holds_nothing(service: Service, monkeypatch: pytest.Monk
     monkeypatch.setenv("SALTROUTE_ROOT_KEY", "secret")
     await serves(service, A)
     await serves(service, B)
-    for pid in service.prompts._pool.pids():
+    workers = [handle.process.pid for handle in service.prompts._pool._handles if handle.owner is not None]
+    assert len(workers) == 2
+    for pid in workers:
         process = Path(f"/proc/{pid}")
         assert (process / "environ").read_bytes() == b"TOKENIZERS_PARALLELISM=false\0"
         assert sorted(os.listdir(process / "fd")) == ["0", "1", "2"]
