@@ -1,0 +1,440 @@
+"""The event index case by case: tiers, KV groups, media, adapters, orphans, claims, generations, bounds, and engines whose hashes name nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from routing.core import blocks, event_contents, event_index
+from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
+from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, WAITING_BYTES
+from routing.core.kv_events import Batch, Cleared, Event, Removed, Stored, Unknown
+from tests.routing.core.kv_stream import URL, batch, chain, ns_key, salt, seed, stored, tokens
+
+TARGET = (URL, 0)
+
+
+def _index(*names: str, **bounds: int) -> EventIndex:
+    index = EventIndex(**bounds)
+    index.set_generation(TARGET, 1, 0.0)
+    for name in names:
+        _claim(index, name)
+    return index
+
+
+def _claim(index: EventIndex, name: str) -> None:
+    index.claim(salt(name), ns_key=ns_key(name), owner=name.encode(), seed=seed(name))
+
+
+def _match(index: EventIndex, word: str, name: str = "A") -> int:
+    return index.match(ns_key(name), chain(name, word), TARGET, 0.0).blocks
+
+
+def _root(hashes: list[int], word: str, name: str = "A", **more: object) -> Stored:
+    return stored(hashes, word, keys=[salt(name)], **more)  # type: ignore[arg-type]
+
+
+def _holding(*events: Event) -> EventIndex:
+    index = _index("A")
+    index.apply(TARGET, batch(*events), 0.0)
+    return index
+
+
+# -- look-up ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 25, 26])
+def test_every_length_is_found(held: int) -> None:
+    word = "abcdefghijklmnopqrstuvwxyz"
+    index = _holding(_root(list(range(held)), word[:held])) if held else _index("A")
+    assert [_match(index, word[:asked]) for asked in range(27)] == [min(asked, held) for asked in range(27)]
+
+
+def test_a_match_tells_its_age_and_its_tokens() -> None:
+    index = _index("A")
+    index.apply(TARGET, batch(_root([1, 2], "ab")), 5.0)
+    index.apply(TARGET, batch(), 7.0)
+    assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 9.5) == EventMatch(blocks=2, tokens=4, lower_blocks=0, medium="GPU", age_s=2.5)
+    assert index.match(ns_key("A"), chain("A", "abc"), (URL, 1), 9.5) == NO_EVENT_MATCH
+    assert index.match(ns_key("A"), (), TARGET, 9.5) == NO_EVENT_MATCH
+
+
+def test_a_hole_ends_the_match_and_is_counted() -> None:
+    """A removal of an inner block, as lost messages or set semantics leave it: bisection alone would jump over it."""
+    index = _holding(_root([1, 2, 3, 4], "abcd"), Removed((2,)))
+    assert [_match(index, word) for word in ("a", "ab", "abc", "abcd")] == [1, 1, 1, 1]
+    assert index.counters["holes_matched"] == 4
+    index.apply(TARGET, batch(stored([2], "b", parent=1)), 0.0)
+    assert _match(index, "abcd") == 4
+    assert index.counters["holes_matched"] == 4
+
+
+def test_digests_of_another_seed_or_size_find_nothing() -> None:
+    index = _holding(_root([1, 2], "ab"))
+    assert index.match(ns_key("A"), chain("B", "ab"), TARGET, 0.0).blocks == 0
+    assert index.match(ns_key("A"), blocks.token_chain(seed("A"), tokens("ab"), 1), TARGET, 0.0).blocks == 0
+    assert index.block_sizes(TARGET) == (2,)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_copies_are_counted() -> None:
+    index = _holding(_root([1, 2], "ab"), stored([2], "b", parent=1), Removed((2,)))
+    assert _match(index, "ab") == 2
+    index.apply(TARGET, batch(Removed((2,))), 0.0)
+    assert _match(index, "ab") == 1
+    assert index.apply(TARGET, batch(Removed((2,))), 0.0).removed_unknown == 1
+
+
+def test_a_report_in_full_ends_counting_until_the_cache_is_empty() -> None:
+    index = _holding(_root([1, 2], "ab"))
+    assert index.apply(TARGET, batch(_root([1, 2], "ab")), 0.0).set_semantics
+    index.apply(TARGET, batch(Removed((2,))), 0.0)
+    assert _match(index, "ab") == 1
+    index.apply(TARGET, batch(Cleared(), _root([1, 2], "ab"), stored([2], "b", parent=1), Removed((2,))), 0.0)
+    assert _match(index, "ab") == 2
+
+
+def test_a_report_that_was_asked_for_is_never_counted() -> None:
+    index = _holding(_root([1, 2], "ab"))
+    index.use_set_semantics(TARGET)
+    index.apply(TARGET, batch(stored([2], "b", parent=1), Removed((2,))), 0.0)
+    assert _match(index, "ab") == 1
+
+
+def test_a_first_block_computed_again_is_neither_a_copy_nor_a_report() -> None:
+    """A prompt of exactly one block looks the same either way: the safe reading, for this block alone."""
+    index = _holding(_root([1, 2], "ab"), _root([1], "a"), stored([2], "b", parent=1), Removed((2,)))
+    assert _match(index, "ab") == 2
+    assert index.counters["set_semantics"] == 0
+
+
+# -- tiers -----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _reached(hashes: list[int], medium: str) -> Stored:
+    return Stored(tuple(hashes), None, b"", 0, medium)
+
+
+def test_a_slower_tier_continues_a_match() -> None:
+    index = _holding(_root([1, 2, 3, 4], "abcd"), _reached([3, 4], "CPU"), _reached([4], "DISK"))
+    for hash_ in (4, 3):
+        index.apply(TARGET, batch(Removed((hash_,), "GPU")), 0.0)
+    match = index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0)
+    assert (match.blocks, match.lower_blocks, match.medium) == (2, 2, "CPU")
+    index.apply(TARGET, batch(Removed((4,), "CPU_TIER1")), 0.0)
+    match = index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0)
+    assert (match.blocks, match.lower_blocks, match.medium) == (2, 2, "STORAGE")
+    index.apply(TARGET, batch(stored([3], "c", parent=2)), 0.0)
+    match = index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0)
+    assert (match.blocks, match.lower_blocks) == (3, 1)
+    index.apply(TARGET, batch(Removed((4,), "STORAGE")), 0.0)
+    assert index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0) == EventMatch(3, 6, 0, "GPU", 0.0)
+
+
+def test_events_without_tokens_name_nobody_new_and_unknown_media_are_counted() -> None:
+    index = _holding(_root([1], "a"), _reached([1, 9], "CPU"), _root([5], "b", medium="moon"), Removed((1,), "moon"))
+    assert index.counters["without_tokens_unknown"] == 1
+    assert index.counters["unknown_medium"] == 2
+    assert (_match(index, "a"), _match(index, "b")) == (1, 0)
+
+
+def test_what_is_elsewhere_is_the_slowest_tier() -> None:
+    event = msgspec.structs.replace(_root([1], "a", medium="CPU"), locality="REMOTE")
+    match = _holding(event).match(ns_key("A"), chain("A", "a"), TARGET, 0.0)
+    assert (match.blocks, match.lower_blocks, match.medium) == (0, 1, "STORAGE")
+
+
+# -- KV groups -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_counts_as_far_as_every_group_holds_it() -> None:
+    index = _holding(_root([1, 2, 3], "abc"), _root([1, 2, 3], "abc", group=1, kind="mla_attention"), Removed((3,), "GPU", 1))
+    assert _match(index, "abc") == 2
+    index.apply(TARGET, batch(Removed((3,), "GPU", 0)), 0.0)
+    assert _match(index, "abc") == 2
+    index.apply(TARGET, batch(Removed((2,), "GPU", 0)), 0.0)
+    assert _match(index, "abc") == 1
+
+
+def test_groups_of_different_block_sizes_have_chains_of_their_own() -> None:
+    wide = Stored((9, 10), None, blocks.pack(tokens("abcd")), 4, "GPU", extra_keys=((salt("A"),), None), group=1, spec_kind="full_attention")
+    index = _holding(_root([1, 2, 3], "abc"), wide)
+    match = index.match_chain(ns_key("A"), lambda size: blocks.token_chain(seed("A"), tokens("abcd"), size), TARGET, 0.0)
+    assert (match.blocks, match.tokens) == (2, 4)  # three blocks of two tokens, whole blocks of four
+    assert index.block_sizes(TARGET) == (2, 4)
+
+
+def test_a_windowed_group_needs_the_blocks_in_its_window() -> None:
+    """A window of 5 tokens reaches 4 back, two blocks: what lies before may go."""
+    windowed = _root([1, 2, 3, 4, 5], "abcde", group=1, kind="sliding_window", window=5)
+    index = _holding(_root([1, 2, 3, 4, 5], "abcde"), windowed, Removed((1, 2), "GPU", 1))
+    assert [_match(index, word) for word in ("a", "ab", "abc", "abcd", "abcde")] == [0, 0, 0, 4, 5]
+    index.apply(TARGET, batch(Removed((4,), "GPU", 1)), 0.0)
+    assert _match(index, "abcde") == 0
+    index.apply(TARGET, batch(_root([1, 2], "ab", group=1, kind="sliding_window", window=5)), 0.0)
+    assert _match(index, "abcde") == 3
+    assert _match(index, "a") == 1  # shorter than the window, and whole
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([_root([1], "a", kind="mamba")], "unknown_spec_kind"),
+        ([_root([1], "a", kind="sliding_window")], "unknown_spec_kind"),
+        ([_root([1], "a"), _root([1], "a", group=1, kind="chunked_local_attention")], "unknown_spec_kind"),
+        ([_root([1], "a"), msgspec.structs.replace(_root([2], "b"), block_tokens=4, tokens=bytes(16))], "block_size"),
+        ([_root([1], "a", group=number) for number in range(event_contents.MAX_GROUPS + 1)], "too_many_groups"),
+    ],
+)
+def test_what_is_not_understood_makes_a_target_useless_until_its_next_generation(events: list[Event], reason: str) -> None:
+    index = _index("A")
+    assert index.apply(TARGET, batch(*events), 0.0).unusable == reason
+    index.apply(TARGET, batch(_root([7], "x")), 0.0)
+    assert (index.unusable(TARGET), _match(index, "x"), index.sizes()[TARGET].credited) == (reason, 0, 0)
+    assert index.set_generation(TARGET, 2, 0.0)
+    index.apply(TARGET, batch(_root([7], "x")), 0.0)
+    assert (index.unusable(TARGET), _match(index, "x")) == (None, 1)
+
+
+def test_full_attention_stays_so_whatever_window_it_names() -> None:
+    assert _match(_holding(_root([1], "a", window=128)), "a") == 1
+
+
+# -- whose block -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_with_media_ends_the_chain_that_can_be_followed() -> None:
+    event = msgspec.structs.replace(_root([1, 2, 3], "abc"), extra_keys=((salt("A"),), (("image", 3),), None))
+    index = _holding(event, stored([4], "d", parent=3))
+    assert _match(index, "abcd") == 1
+    assert index.counters["ignored_media"] == 3
+    first = msgspec.structs.replace(_root([5, 6], "xy"), extra_keys=((("image", 0), salt("A")), None))
+    index.apply(TARGET, batch(first), 0.0)
+    assert _match(index, "xy") == 0
+    assert index.counters["ignored_media"] == 5
+    assert index.unusable(TARGET) is None
+
+
+def test_a_salt_serves_one_adapter() -> None:
+    index = _holding(
+        _root([1, 2], "ab", adapter="ad"), _root([3], "a", adapter="other"), _root([4], "b"), stored([5], "c", parent=3, adapter="other")
+    )
+    assert (_match(index, "ab"), _match(index, "b")) == (2, 0)
+    assert index.counters["ignored_adapter"] == 3
+
+
+def test_an_adapter_named_like_a_salt_gives_no_namespace() -> None:
+    index = _index("A", "B")
+    index.apply(TARGET, batch(stored([1], "a", adapter=salt("A")), stored([2], "a", keys=[salt("B")], adapter=salt("A"))), 0.0)
+    assert (_match(index, "a", "A"), _match(index, "a", "B")) == (0, 1)
+
+
+def test_orphans_are_never_credited_and_adopted_when_their_parents_come() -> None:
+    index = _index("A")
+    applied = index.apply(TARGET, batch(stored([2, 3], "bc", parent=1), stored([4], "d", parent=3)), 0.0)
+    assert (applied.orphaned, index.sizes()[TARGET].orphans) == (3, 3)
+    assert _match(index, "abcd") == 0
+    index.apply(TARGET, batch(_root([1], "a")), 0.0)
+    assert _match(index, "abcd") == 4
+    assert (index.counters["orphans_adopted"], index.sizes()[TARGET].orphans) == (3, 0)
+
+
+def test_a_full_report_adopts_and_counts_nothing_twice() -> None:
+    index = _index("A")
+    index.apply(TARGET, batch(stored([2, 3], "bc", parent=1)), 0.0)
+    index.apply(TARGET, batch(_root([1, 2, 3], "abc"), Removed((3,))), 0.0)
+    assert _match(index, "abc") == 2
+
+
+def test_orphans_of_a_foreign_prompt_are_foreign() -> None:
+    index = _holding(stored([2], "b", parent=1), stored([1], "a", keys=["theirs"]))
+    assert (index.sizes()[TARGET].orphans, index.sizes()[TARGET].ignored) == (0, 2)
+
+
+def test_orphans_in_a_circle_wait_for_nobody_for_ever() -> None:
+    index = _holding(stored([1], "a", parent=1), stored([2], "b", parent=3), stored([3], "c", parent=2), Removed((2,)))
+    assert index.sizes()[TARGET].orphans == 2
+    assert _match(index, "a") == 0
+
+
+def test_parked_blocks_follow_removals_and_go_to_whoever_claims_the_salt() -> None:
+    index = _index("B")
+    index.apply(TARGET, batch(_root([1, 2, 3], "abc"), stored([3], "c", parent=2), Removed((3,)), _root([9], "x", "C")), 0.0)
+    assert index.sizes()[TARGET].parked == 4
+    index.apply(TARGET, batch(Removed((3,))), 0.0)
+    assert index.sizes()[TARGET].parked == 3
+    _claim(index, "A")
+    assert (_match(index, "abc"), _match(index, "abc", "B"), index.sizes()[TARGET].parked) == (2, 0, 1)
+
+
+def test_claims_are_credited_in_slices_and_what_comes_meanwhile_waits_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_index, "UNPARK_SLICE", 2)
+    index = _index()
+    index.apply(TARGET, batch(_root([1, 2, 3, 4, 5, 6], "abcdef")), 0.0)
+    monkeypatch.setattr(EventIndex.advance, "__defaults__", (2,))
+    _claim(index, "A")
+    assert _match(index, "abcdefg") == 2
+    index.apply(TARGET, batch(stored([7], "g", parent=6), _root([1, 2, 3], "abc")), 0.0)
+    assert index.unusable(TARGET) is None
+    assert _match(index, "abcdefg") >= 3
+    while index.advance(2):
+        pass
+    assert _match(index, "abcdefg") == 7
+    assert index.sizes()[TARGET].parked == 0
+
+
+def test_a_salt_belongs_to_its_first_claim_and_a_namespace_has_one_salt() -> None:
+    index = _holding(_root([1], "a"))
+    index.claim(salt("A"), ns_key=ns_key("B"), owner=b"thief", seed=seed("A"))
+    index.claim(salt("B"), ns_key=ns_key("A"), owner=b"A", seed=seed("A"))
+    assert index.counters["claim_conflicts"] == 2
+    assert index.match(ns_key("B"), chain("A", "a"), TARGET, 0.0).blocks == 0
+    _claim(index, "A")
+    assert (_match(index, "a"), index.counters["claims"]) == (1, 1)
+
+
+def test_a_dropped_claim_takes_its_blocks_along() -> None:
+    index = _index("A", "B")
+    index.apply(TARGET, batch(_root([1, 2], "ab"), _root([3], "a", "B")), 0.0)
+    index.disclaim(salt("A"))
+    index.disclaim(salt("nobody"))
+    assert (_match(index, "ab"), _match(index, "a", "B")) == (0, 1)
+    assert index.owners() == {b"B": (1, 0)}
+    index.apply(TARGET, batch(Removed((2, 1)), _root([1], "a")), 0.0)
+    assert index.sizes()[TARGET].parked == 1
+
+
+def test_an_owner_has_so_many_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_index, "MAX_CLAIMS", 2)
+    index = _index()
+    for name in ("A", "B", "A", "C"):  # A is used again before C comes: B goes
+        index.claim(salt(name), ns_key=ns_key(name), owner=b"o", seed=seed(name))
+    index.apply(TARGET, batch(*[_root([number], "a", name) for number, name in enumerate("ABC")]), 0.0)
+    assert [_match(index, "a", name) for name in "ABC"] == [1, 0, 1]
+    assert index.counters["claims_dropped"] == 1
+
+
+# -- hashes that name nothing ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [_root([1], "a"), _root([1], "a", "B")],
+        [_root([1], "a"), stored([1], "a")],
+        [stored([1], "a"), _root([1], "a")],
+        [_root([1], "a"), _root([1], "a", "unclaimed")],
+        [_root([1], "a", "unclaimed"), _root([1], "a")],
+        [_root([1], "a", "unclaimed"), _root([1], "a", "other")],
+        [_root([1, 2], "ab"), _root([3], "a", "B"), stored([2], "b", parent=3)],
+        [_root([1, 1], "ab")],
+    ],
+)
+def test_one_hash_for_two_blocks_fails_closed(events: list[Event]) -> None:
+    """An engine that leaves the salt out of its hashes, or names an adapter's blocks like a salt's: what continues them could be anybody's."""
+    index = _index("A", "B")
+    assert index.apply(TARGET, batch(*events), 0.0).unusable == "hash_conflict"
+    index.apply(TARGET, batch(stored([9], "z", parent=1)), 0.0)
+    assert [_match(index, word, name) for word in ("a", "ab", "az") for name in "AB"] == [0] * 6
+    assert index.counters["hash_conflicts"] == 1
+
+
+def test_a_claim_that_brings_a_conflict_to_light_fails_closed() -> None:
+    """Two hashes said to be one prompt's first block: no such engine, and no crash."""
+    index = _index("B")
+    index.apply(TARGET, batch(_root([1], "a"), _root([2], "a")), 0.0)
+    _claim(index, "A")
+    assert index.counters["hash_twins"] == 1
+    assert _match(index, "a") <= 1
+
+
+def test_new_hashes_for_known_blocks_replace_the_old() -> None:
+    """An adapter's files were exchanged under one name: the old blocks are there and will never be found again."""
+    index = _holding(_root([1, 2, 3], "abc", adapter="ad"), _root([11, 12], "ab", adapter="ad"))
+    assert _match(index, "abc") == 2
+    index.apply(TARGET, batch(Removed((3, 2, 1)), stored([13], "c", parent=12, adapter="ad")), 0.0)
+    assert _match(index, "abc") == 3
+    assert index.unusable(TARGET) is None
+
+
+# -- generations -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_of_other_generations_and_of_targets_that_are_not_there_are_refused() -> None:
+    index = _holding(_root([1], "a"))
+    assert not index.set_generation(TARGET, 1, 0.0)
+    assert index.set_generation(TARGET, 5, 0.0)
+    assert _match(index, "a") == 0
+    assert not index.apply(TARGET, batch(_root([1], "a")), 0.0, generation=1).accepted
+    assert index.apply(TARGET, batch(_root([1], "a")), 0.0, generation=5).accepted
+    index.forget(TARGET)
+    assert not index.apply(TARGET, batch(_root([2], "b")), 0.0, generation=5).accepted
+    assert (index.generation(TARGET), index.sizes(), index.owners()) == (None, {}, {b"A": (0, 0)})
+    assert (index.counters["old_generation"], index.counters["unknown_target"]) == (1, 1)
+
+
+def test_clearing_forgets_all_that_a_target_holds_and_how_it_was_counted_stays() -> None:
+    index = _index("A")
+    index.use_set_semantics(TARGET)
+    index.apply(TARGET, batch(_root([1], "a"), _root([2], "b", "P"), stored([4], "c", parent=3), stored([5], "d")), 0.0)
+    index.clear(TARGET)
+    assert index.size_bytes == 0
+    index.apply(TARGET, batch(_root([1], "a"), stored([2], "b", parent=1), stored([2], "b", parent=1), Removed((2,))), 0.0)
+    assert _match(index, "ab") == 1
+
+
+def test_unknown_events_and_fields_are_counted() -> None:
+    index = _index("A")
+    index.apply(TARGET, Batch(0.0, (Unknown("BlockMoved"), Unknown("x")), 0, unknown_fields=3), 0.0)
+    assert (index.counters["unknown_events"], index.counters["unknown_fields"]) == (2, 3)
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_least_recently_used_leaves_go_first_and_leave_no_holes() -> None:
+    index = _index("A", budget_bytes=6 * BLOCK_BYTES)
+    index.apply(TARGET, batch(_root([1, 2, 3], "abc"), _root([4, 5, 6], "xyz")), 0.0)
+    assert _match(index, "abc") == 3  # used again
+    assert index.apply(TARGET, batch(_root([7, 8], "mn")), 0.0).evicted == 2
+    assert [_match(index, word) for word in ("abc", "xyz", "mn")] == [3, 1, 2]
+    assert (index.counters["evicted"], index.counters["holes_matched"], index.owners()[b"A"]) == (2, 0, (6, 2))
+
+
+def test_parked_blocks_are_bounded_and_the_largest_salt_pays() -> None:
+    size = WAITING_BYTES + 8
+    index = _index(parked_bytes=10 * size)
+    index.apply(TARGET, batch(_root([1, 2], "ab"), *[_root([100 + number], chr(97 + number), "B") for number in range(20)]), 0.0)
+    assert index.counters["parked_dropped"] == 12
+    _claim(index, "A")
+    _claim(index, "B")
+    assert _match(index, "ab") == 2
+    assert [_match(index, letter, "B") for letter in "ahi"] == [1, 1, 0]
+
+
+def test_salts_that_are_parked_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_contents, "MAX_PARKED_SALTS", 2)
+    index = _holding(*[_root([number], "a", name) for number, name in enumerate("PQR")])
+    assert (index.sizes()[TARGET].parked, index.counters["ignored_crowded"]) == (2, 1)
+    _claim(index, "R")
+    index.apply(TARGET, batch(_root([2], "a", "R")), 0.0)
+    assert _match(index, "a", "R") == 1
+
+
+def test_orphans_are_bounded_and_the_oldest_go() -> None:
+    index = _index("A", orphan_bytes=5 * (WAITING_BYTES + 8))
+    index.set_generation((URL, 1), 1, 0.0)
+    index.apply((URL, 1), batch(stored([1], "a", parent=0)), 0.0)
+    index.apply(TARGET, batch(*[stored([number], "b", parent=number + 100) for number in range(10)]), 0.0)
+    assert (index.sizes()[(URL, 1)].orphans, index.sizes()[TARGET].orphans) == (1, 4)
+    assert index.counters["orphans_dropped"] == 6
+    index.apply(TARGET, batch(_root([109], "z")), 0.0)
+    assert _match(index, "zb") == 2
+
+
+def test_passed_over_blocks_are_bounded() -> None:
+    index = _index("A", ignored_bytes=4 * IGNORED_BYTES)
+    index.apply(TARGET, batch(*[stored([number], "b") for number in range(10)]), 0.0)
+    assert (index.sizes()[TARGET].ignored, index.counters["ignored_dropped"]) == (4, 6)
