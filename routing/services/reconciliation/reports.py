@@ -25,7 +25,7 @@ MAX_ARTIFACTS = 1000
 MAX_MISMATCHES = 1000
 MAX_TOKENS = 1 << 40
 _NAME = re.compile(r"[\w.:@/-]{1,100}")
-_WORD = re.compile(r"[\w .,:;()%/=<>+-]{1,120}")
+_WORD = re.compile(r"[\w .,:;()%-]{1,120}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

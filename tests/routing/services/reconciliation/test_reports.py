@@ -1,0 +1,73 @@
+"""What is made of routers' reports: what each says by itself; anything malformed is passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.core.reconcile_facts import EngineWord, Mismatch, Rank
+from routing.services.reconciliation import reports
+
+TENANT = UUID(int=1)
+URL = "http://10.0.0.1:8000"
+
+
+def parsed(**report: Any) -> Any:
+    (word,) = reports.parse([msgspec.json.encode({"router_id": "r1", **report})])
+    return word
+
+
+def test_one_report_in_full() -> None:
+    engine = {"condition": "ok", "build": "b1", "models": ["m"], "block_size_tokens": 32, "capacity_tokens": 1000}
+    engine |= {"residency": "degraded", "residency_reason": "gap", "residency_for_s": 40.0, "trust": {"verdict": "flag", "cause": "unknown"}}
+    pair = {"endpoint": str(TENANT), "replica": str(TENANT), "state": "different", "sample": "tools", "position": 3}
+    word = parsed(
+        at=100.0,
+        state="stale",
+        versions={str(TENANT): 7},
+        refused={str(TENANT): "rollback"},
+        replicas={URL: engine},
+        tokens={
+            "artifacts": {"others": {"ab" * 32: {"kind": "tokenizer", "state": "refused", "reason": "slow"}}},
+            "parity": {"others": [pair, {**pair, "state": "unavailable"}]},
+        },
+    )
+    assert (word.at_s, word.state, word.versions, word.refused) == (100.0, "stale", {TENANT: 7}, {TENANT: "rollback"})
+    ranks = (Rank(0, "degraded", "gap", 60.0),)
+    assert word.engines == {URL: EngineWord("ok", "b1", frozenset({"m"}), 32, 1000, ranks=ranks, trust="flag")}
+    assert word.artifacts == {"ab" * 32: "refused: slow"}
+    assert word.mismatches == (Mismatch(TENANT, TENANT, "tools", 3),)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"[]", b"{}", b"nonsense", b'{"router_id": 7}', b'{"router_id": "<script>"}', b'{"router_id": ""}', b"[" * 5000],
+)
+def test_what_is_no_report_is_passed_over(document: bytes) -> None:
+    assert reports.parse([document]) == ()
+
+
+def test_a_routers_words_are_words() -> None:
+    """A text that could be anything (an engine's, a client's) is dropped, not shown."""
+    word = parsed(state="<b>x</b>", replicas={URL: {"residency": "exact", "residency_reason": "y" * 500, "condition": 7}})
+    assert (word.state, word.engines[URL].ranks, word.engines[URL].condition) == ("", (Rank(0, "exact"),), "")
+
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(["versions", "refused", "replicas", "tokens", "at", "state"])
+inner_names = st.sampled_from([URL, str(TENANT), "artifacts", "parity", "others", "residency", "trust", "models", "block_size_tokens"])
+nested: Any = st.dictionaries(inner_names, st.dictionaries(inner_names, json_values, max_size=4) | json_values, max_size=4)
+
+
+@given(st.dictionaries(names, nested | json_values, max_size=6))
+def test_no_report_breaks_the_reader(report: dict[str, Any]) -> None:
+    assert parsed(**report).router_id == "r1"
