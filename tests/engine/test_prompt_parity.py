@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from routing.prompts.service import Limits, NoTokens, PromptModel, Prompts, Tokens
 from tests.engine import wire
 from tests.engine.conftest import required
 from tests.engine.installation import EngineUnavailableError, Installation
 from tests.engine.vllm_cpu import MODEL_NAME, Replica
-from tests.routing.prompts import templates
+from tests.routing.prompts import small, templates
 from tests.routing.prompts.cases import Case, by_hand, dialogues, generated, long
 
 pytestmark = pytest.mark.engine
@@ -59,7 +60,17 @@ def models(installation: Installation, tmp_path_factory: pytest.TempPathFactory)
         made.append(Model(name, _variant(installation.model, installation, tmp_path_factory.mktemp(name), template)))
     named = os.environ.get("SALTROUTE_TOKENIZERS")
     folders = sorted(Path(named).iterdir()) if named else []
-    return [*made, *(Model(each.name, _variant(each, installation, tmp_path_factory.mktemp(each.name), None)) for each in folders)]
+    made += [Model(each.name, _variant(each, installation, tmp_path_factory.mktemp(each.name), None)) for each in folders]
+    return [*made, *(_with_bos(each, tmp_path_factory.mktemp("bos")) for each in made if each.name.startswith("llama"))]
+
+
+def _with_bos(model: Model, folder: Path) -> Model:
+    """The same with a tokenizer that puts a BOS in front of texts."""
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).write_text((model.folder / name).read_text())
+    tokenizer = small.with_bos(Tokenizer.from_file(str(model.folder / "tokenizer.json")), "<|begin_of_text|>")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return Model(f"{model.name}, BOS", folder)
 
 
 def _variant(source: Path, installation: Installation, folder: Path, template: str | None) -> Path:

@@ -55,6 +55,14 @@ def _byte_level(tokens: list[str | AddedToken]) -> Tokenizer:
     return tokenizer
 
 
+def with_bos(tokenizer: Tokenizer, bos: str) -> Tokenizer:
+    """The tokenizer with a BOS in front of a text: some copies of a model's tokenizer come without."""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
+    return tokenizer
+
+
 @cache
 def qwen_like() -> Artifact:
     """Byte-level BPE, NFC, no BOS; one added token is the beginning of another."""
@@ -67,12 +75,7 @@ def qwen_like() -> Artifact:
 @cache
 def llama_like() -> Artifact:
     """Byte-level BPE with a BOS in front."""
-    tokenizer = _byte_level(list(HEADER_TOKENS))
-    bos = HEADER_TOKENS[0]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokenizer.token_to_id(bos))]
-    )
-    return artifact(tokenizer.to_str())
+    return artifact(with_bos(_byte_level(list(HEADER_TOKENS)), HEADER_TOKENS[0]).to_str())
 
 
 @cache

@@ -58,9 +58,11 @@ async def test_a_catastrophic_pattern_is_ended() -> None:
     async with running(encode_s=1.0, pool=limits()) as service:
         model = service.with_tokenizer(small.catastrophic())
         assert isinstance(await service.ask({"prompt": "harmless A"}, model=model), Tokens)
-        assert await service.ask({"prompt": "a" * 60 + "!"}, model=model) == NoTokens("worker")  # the library's own bound
+        # The library gives up by itself on one line, if it is quicker than the limit.
+        assert await service.ask({"prompt": "a" * 60 + "!"}, model=model) in (NoTokens("worker"), NoTokens("deadline"))
+        kills = service.prompts.stats()["sandbox_deadline_kills"]
         assert await service.ask({"prompt": ("a" * 26 + "!\n") * 2000}, model=model) == NoTokens("deadline")
-        assert service.prompts.stats()["sandbox_deadline_kills"] == 1
+        assert service.prompts.stats()["sandbox_deadline_kills"] == kills + 1
         await serves(service, A)
 
 

@@ -227,6 +227,8 @@ async def test_a_real_tokenizer_gives_the_ids_that_vllm_gave(name: str) -> None:
     folder = _real(name)
     tokenizer, configuration = ((folder / each).read_bytes() for each in ("tokenizer.json", "tokenizer_config.json"))
     vectors = json.loads((VECTORS / f"{name}.json").read_text())["prompts"]
+    if name == "llama3":  # the recorded engine's had one, as the model's own has
+        tokenizer = small.with_bos(library(tokenizer), "<|begin_of_text|>").to_str().encode()
     async with running(tokenizer=small.Artifact(tokenizer, hashlib.sha256(tokenizer).digest()), template=configuration) as service:
         for vector in vectors:
             assert await service.ids(vector["body"]) == vector["ids"], vector["name"]
