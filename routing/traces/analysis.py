@@ -176,7 +176,8 @@ class Analysis:
         """Note where the prompt leaves what was seen before."""
         self._branch_requests += 1
         for position, block in enumerate(request.blocks[: matched + 1]):
-            self._passed[block] = (position, self._passed.get(block, (0, 0))[1] + 1)
+            before = 1 if position < matched else 0  # whoever brought the block
+            self._passed[block] = (position, self._passed.get(block, (0, before))[1] + 1)
         for parent, child in zip(request.blocks[max(0, matched - 1) : matched], request.blocks[matched : matched + 1], strict=False):
             self._children[parent] = self._children.get(parent, 0) + (child is not None)
         octave = 0 if matched == 0 else matched.bit_length()

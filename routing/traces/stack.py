@@ -42,6 +42,9 @@ class LeafFirstStack:
         self._tree: array[int] = array("q", [0]) * (2 * limit + 2)  # Fenwick tree over slots: the blocks that each stands for
         self._next = 1
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     @property
     def sampled(self) -> bool:
         return self._threshold < _FULL
