@@ -74,10 +74,10 @@ def _turns(draw: random.Random, kind: Kind, pause_s: float) -> tuple[int | None,
         first = Turn(0.0, draw.randrange(1200, 2400), draw.randrange(16, 48))
         return system, (
             first,
-            *(Turn(draw.expovariate(1 / 0.6), draw.randrange(60, 400), draw.randrange(16, 64)) for _ in range(draw.randrange(4, 12))),
+            *(Turn(draw.expovariate(1 / 0.6), draw.randrange(60, 400), draw.randrange(8, 40)) for _ in range(draw.randrange(4, 12))),
         )
-    first = Turn(0.0, draw.randrange(200, 1500), draw.randrange(30, 120))
-    later = (Turn(draw.expovariate(1 / pause_s), draw.randrange(30, 250), draw.randrange(30, 120)) for _ in range(draw.randrange(2, 8)))
+    first = Turn(0.0, draw.randrange(200, 1500), draw.randrange(16, 64))
+    later = (Turn(draw.expovariate(1 / pause_s), draw.randrange(30, 250), draw.randrange(16, 64)) for _ in range(draw.randrange(2, 8)))
     return system, (first, *later)
 
 
