@@ -8,7 +8,8 @@
 Nothing here is an outage: until an artifact is there, its endpoints know no exact tokens, and the report says which and why.
 
 Policy: memory is bounded, and shared fairly. A tenant within its share of the bound always gets in, at the expense of tenants beyond theirs; beyond
-its share a tenant gets what nobody else needs. One tenant is served by one task at a time, so that none delays another's.
+its share a tenant gets what nobody else needs. One task at a time works for a tenant, and what may take long, compiling, takes none of the few places
+for fetching: who uploads what never ends delays nobody else, also where others name the same artifacts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from routing.dataplane.feeds.artifact_files import ArtifactFiles
 from routing.dataplane.keys import Keys
 from routing.dataplane.state import Plane
 
-AT_ONCE = 4
+AT_ONCE = 4  # fetched
 FETCH_S = 10.0
 ADMIT_S = 10.0
 RETRY_S = 1.0  # after the first failure; doubled with each until
@@ -53,6 +54,7 @@ class Held:
     size_bytes: int = 0
     due_s: float = 0.0
     delay_s: float = RETRY_S
+    owner: UUID | None = None  # the one of its tenants for which it is being brought
 
     def failed(self, state: State, now_s: float) -> None:
         self.state, self.due_s = state, now_s + self.delay_s
@@ -98,14 +100,17 @@ class ArtifactFeed:
         for item, tenants in named.items():
             self._held.setdefault(item, Held(tenants=tenants)).tenants = tenants
         now_s = time.monotonic()
-        busy = {self._held[item].tenants[0] for item in self._tasks if item in self._held}
+        busy = {held.owner for item, held in self._held.items() if item in self._tasks}
         for item, held in self._held.items():
-            if len(self._tasks) >= AT_ONCE:
+            if sum(not self._held[one].size_bytes for one in self._tasks) >= AT_ONCE:
                 return
-            if held.state in ("ready", "refused") or held.due_s > now_s or item in self._tasks or held.tenants[0] in busy:
+            if held.state in ("ready", "refused") or held.due_s > now_s or item in self._tasks:
                 continue
-            busy.add(held.tenants[0])
-            task = self._tasks[item] = asyncio.create_task(self._bring(item, held, valkey), name="artifact")
+            held.owner = next((tenant for tenant in held.tenants if tenant not in busy), None)
+            if held.owner is None:
+                continue
+            busy.add(held.owner)
+            task = self._tasks[item] = asyncio.create_task(self._bring(item, held, held.owner, valkey), name="artifact")
             task.add_done_callback(partial(self._ended, item))
 
     def _ended(self, item: Item, task: asyncio.Task[None]) -> None:
@@ -131,7 +136,7 @@ class ArtifactFeed:
             task.cancel()
         self._prompts.unload(digest, kind)
 
-    async def _bring(self, item: Item, held: Held, valkey: Redis | None) -> None:
+    async def _bring(self, item: Item, held: Held, owner: UUID, valkey: Redis | None) -> None:
         """Fetch, load and compile one artifact; whatever fails is noted and tried again later."""
         kind, digest = item
         if not self._prompts.known(digest, kind):
@@ -151,7 +156,7 @@ class ArtifactFeed:
                 log.warning("artifact %s is not held: its tenant's share of the memory for artifacts is used up", digest.hex())
                 return
             held.size_bytes = len(content)
-        reason = await self._prompts.admit(digest, kind, owner=held.tenants[0].bytes, deadline_s=ADMIT_S)
+        reason = await self._prompts.admit(digest, kind, owner=owner.bytes, deadline_s=ADMIT_S)
         if reason is None:
             held.state, held.reason = "ready", None
         elif reason.startswith("bad_"):

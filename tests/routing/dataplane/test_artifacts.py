@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from redis.exceptions import NoPermissionError
 from routing.core import artifact
 from routing.core.snapshot import TenantSnapshot
 from routing.dataplane.feeds.snapshots import SNAPSHOT, VERSIONS
+from routing.prompts.service import Prompts
 from tests.fakes.artifacts import TEMPLATE, TOKENIZER, digest, ids_of, naming
 from tests.fakes.rig import KEY_A, KEY_B, Rig, named, sealed, until
 from tests.routing.dataplane.conftest import MakeRig
@@ -226,3 +228,41 @@ async def test_a_report_names_a_bounded_number(make_rig: MakeRig, services: Serv
 
     rig.publish(msgspec.structs.replace(rig.acme, version=9, endpoints=tuple(one(number) for number in range(150))))
     await until(lambda: len(artifacts(rig)["others"]) == 100)
+
+
+class Stuck(Prompts):
+    """A service whose sandbox never comes back from one tenant's artifacts."""
+
+    def __init__(self, owner: bytes) -> None:
+        super().__init__()
+        self._owner = owner
+
+    async def admit(self, digest: bytes, kind: Any, *, owner: bytes = b"", deadline_s: float = 20.0) -> Any:
+        if owner == self._owner:
+            await asyncio.Event().wait()
+        return await super().admit(digest, kind, owner=owner, deadline_s=deadline_s)
+
+
+async def test_a_tenant_whose_artifacts_never_compile_delays_nobody(make_rig: MakeRig, services: Services, valkey: Redis) -> None:
+    """Acme names five that hang, and the two that globex names as well: globex has its two, fetched and compiled in its own name."""
+    bad = [TOKENIZER.replace(b"\n", b" " * number) for number in range(1, 6)]
+    await put(valkey, TOKENIZER, TEMPLATE, *bad)
+    rig = await live(make_rig, services, valkey)
+    stuck = Stuck(rig.acme.tenant_id.bytes)
+    rig.router.plane.tokens.prompts = rig.router.artifacts._prompts = stuck
+    endpoint = naming(rig.acme).endpoints[0]
+
+    def one(number: int, content: bytes) -> Any:
+        ref = msgspec.structs.replace(endpoint.model.tokenizer, digest=digest(content))
+        changed = msgspec.structs.replace(endpoint.model, tokenizer=ref)
+        return msgspec.structs.replace(endpoint, id=named(f"e{number}"), name=f"e{number}", model=changed)
+
+    rig.publish(
+        msgspec.structs.replace(rig.acme, version=2, endpoints=tuple(one(number, content) for number, content in enumerate([*bad, TOKENIZER])))
+    )
+    rig.publish(naming(rig.globex))
+    await until(lambda: artifacts(rig)["ready"] == 2)
+    assert state(rig, TOKENIZER) is None
+    assert state(rig, TEMPLATE) is None
+    await complete(rig, KEY_B)
+    await stuck.stop()

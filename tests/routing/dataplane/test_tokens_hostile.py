@@ -1,0 +1,92 @@
+"""Tokens and tenants: what one tenant sent warms nothing for another, and what one uploaded harms nobody but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes.artifacts import SMALL, TEMPLATE, TOKENIZER, digest, naming
+from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, Rig, until
+from tests.routing.dataplane.conftest import MakeRig
+
+LONG = {"model": "m-7b", "messages": [{"role": "system", "content": "Salt. " * 60}, {"role": "user", "content": "a" * 40 + "b"}]}
+
+
+def load(rig: Rig, content: bytes, kind: Any) -> bytes:
+    rig.router.plane.tokens.prompts.load(digest(content), content, kind)
+    return content
+
+
+async def named(rig: Rig, *, a: tuple[bytes, bytes] = (TOKENIZER, TEMPLATE), b: tuple[bytes, bytes] = (TOKENIZER, TEMPLATE)) -> None:
+    """Put artifacts in force for acme and for globex, and wait until the router works with them."""
+    for tokenizer, template in (a, b):
+        load(rig, tokenizer, "tokenizer")
+        load(rig, template, "chat_template")
+    rig.publish(naming(rig.acme, *a))
+    rig.publish(naming(rig.globex, *b))
+    await until(lambda: rig.router.artifacts._started)
+
+
+def caches(rig: Rig) -> dict[str, int]:
+    """Hits of everything that this router caches of prompts."""
+    stats = rig.router.plane.tokens.prompts.stats()
+    return {"segments": int(stats["segment_hits"]), "residency": rig.router.plane.index.hits}
+
+
+def misses(rig: Rig) -> int:
+    return int(rig.router.plane.tokens.prompts.stats()["segment_misses"])
+
+
+def result(rig: Rig, name: str) -> float:
+    return rig.router.plane.metrics.registry.get_sample_value("saltroute_tokenised_total", {"result": name}) or 0.0
+
+
+@pytest.mark.parametrize("stranger", [KEY_B, KEY_A_EMEA])
+async def test_the_first_prompt_of_another_namespace_finds_nothing_warm(make_rig: MakeRig, stranger: str) -> None:
+    """The same words, the same artifacts: for another tenant, and for another scope of the same tenant, every cache of the router is cold."""
+    rig = await make_rig(tokens_s=30.0, poll_s=0.02, parity_s=3600.0)
+    await named(rig)
+    await until(lambda: len(rig.router.plane.tokens.parity) == 4, 30)  # the samples of parity are done: they count as well
+    await rig.chat(LONG)
+    first = misses(rig)
+    before = caches(rig)
+    await rig.chat(LONG, key=stranger)
+    assert caches(rig) == before
+    assert misses(rig) > first
+    again = misses(rig)
+    await rig.chat(LONG)  # the control: its own words are warm in each of them
+    assert misses(rig) == again
+    assert all(now > then for now, then in zip(caches(rig).values(), before.values(), strict=True)), (caches(rig), before)
+    assert result(rig, "exact") == 3
+
+
+def tokenizer(**members: Any) -> bytes:
+    """A tokenizer with members that mean harm."""
+    return json.dumps({**json.loads(SMALL), **members}).encode()
+
+
+REGEX = tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False})
+EXPANSION = tokenizer(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 2**23})
+ENDLESS = b"{% for one in range(10**9) %}{{ one }}{% endfor %}"
+GIGABYTE = b"{{ 'x' * 10**9 }}{% for one in range(99999) %}{{ 'y' * 99999 }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [(TOKENIZER, ENDLESS), (TOKENIZER, GIGABYTE), (REGEX, TEMPLATE), (EXPANSION, TEMPLATE)],
+    ids=["endless", "gigabyte", "regex", "expansion"],
+)
+async def test_a_hostile_artifact_costs_its_own_tenant_the_tokens_and_nobody_else_anything(make_rig: MakeRig, hostile: tuple[bytes, bytes]) -> None:
+    """Several of acme's prompts meet its artifact while globex sends as many: all are answered, globex's with exact tokens, acme's from history."""
+    rig = await make_rig(tokens_s=5.0, poll_s=0.02)
+    await named(rig, a=hostile)
+    replies = await asyncio.gather(*(rig.chat(LONG, key=key) for key in (KEY_A, KEY_B) * 3))
+    assert [reply.status for reply in replies] == [200] * 6
+    assert result(rig, "exact") == 3
+    assert rig.router.plane.metrics.registry.get_sample_value("saltroute_tokenise_seconds_count") == 6
+    rig.assert_nothing_held()
+    assert (await rig.chat(LONG, key=KEY_B)).status == 200
+    assert result(rig, "exact") == 4
