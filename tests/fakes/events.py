@@ -52,6 +52,7 @@ class FakeSource:
         self.kept: dict[int, bytes] = {}
         self.send_end = True
         self.answers = True
+        self.replays_topic = True  # vLLM's answers name it, SGLang's do not
         self.asked: list[int] = []  # first numbers of replays
         self.next = 0
         self.port = self.replay_port = 0
@@ -117,11 +118,12 @@ class FakeSource:
             self.asked.append(first)
             if not self.answers:
                 continue
+            topic = (self.topic,) if self.replays_topic else ()
             for number in sorted(self.kept):
                 if number >= first:
-                    await router.send_multipart((frames[0], b"", self.topic, number.to_bytes(8, "big"), self.kept[number]))
+                    await router.send_multipart((frames[0], b"", *topic, number.to_bytes(8, "big"), self.kept[number]))
             if self.send_end:
-                await router.send_multipart((frames[0], b"", *END))
+                await router.send_multipart((frames[0], b"", *(END if topic else END[1:])))
 
     async def stop(self) -> None:
         if self._task is not None:

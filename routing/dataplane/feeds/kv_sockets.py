@@ -148,6 +148,8 @@ class EventSockets:
         frames = None if self._dealer is None else _receive(self._dealer)
         if frames is None:
             return None
+        if len(frames) == 3:  # SGLang's answers name no topic
+            frames = [frames[0], b"", *frames[1:]]
         if len(frames) != 4 or frames[0] != b"" or len(frames[2]) != 8:
             return "malformed", 0, b""
         if frames[2] == END:

@@ -90,6 +90,19 @@ async def test_only_the_very_topic_counts_and_a_message_of_another_shape_is_name
     assert reader.got[-1] == ("live", 0, b"good")
 
 
+@pytest.mark.parametrize("names_topic", [True, False])
+async def test_a_replay_is_read_with_and_without_a_topic(source: FakeSource, opens: Opens, names_topic: bool) -> None:
+    source.replays_topic = names_topic
+    for _ in range(3):
+        source.say("x", live=False)
+    reader = opens(source.port, source.replay_port)
+    await source.subscribed()
+    reader.sockets.ask(1)
+    await until(lambda: not reader.sockets.replaying)
+    assert reader.numbers("replay") == [1, 2]
+    assert [one[0] for one in reader.got] == ["replay", "replay", "end"]
+
+
 async def test_a_replay_of_more_than_any_high_water_mark_is_whole_however_slow_the_reader(source: FakeSource, opens: Opens) -> None:
     for _ in range(6000):
         source.say("x", live=False)
