@@ -26,6 +26,7 @@ MAX_MISMATCHES = 1000
 MAX_TOKENS = 1 << 40
 _NAME = re.compile(r"[\w.:@/-]{1,100}")
 _WORD = re.compile(r"[\w .,:;()%-]{1,120}")
+_URL = re.compile(r"https?://[!-~]{1,490}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -78,7 +79,7 @@ def _router(router_id: str, report: Mapping[str, Any]) -> RouterWord:
         state=_word(report.get("state")),
         versions={tenant_id: said for key, said in versions if (tenant_id := parse_uuid(key)) and _whole(said) is not None},
         refused={tenant_id: _word(said) for key, said in refused if (tenant_id := parse_uuid(key))},
-        engines={url: _engine(_mapping(said), at_s) for url, said in engines if len(url) <= 500},
+        engines={url: _engine(_mapping(said), at_s) for url, said in engines if _URL.fullmatch(url)},
         artifacts={digest: _artifact(_mapping(said)) for digest, said in others if _DIGEST.fullmatch(digest)},
         mismatches=tuple(_mismatches(_list(_mapping(tokens.get("parity")).get("others")))),
     )

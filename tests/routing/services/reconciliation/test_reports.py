@@ -52,6 +52,11 @@ def test_what_is_no_report_is_passed_over(document: bytes) -> None:
     assert reports.parse([document]) == ()
 
 
+def test_an_address_is_one() -> None:
+    """What cannot be stored, or shown in one line, is no engine's address."""
+    assert list(parsed(replicas={URL: {}, "x": {}, "http://a\0b": {}, "http://a b": {}, "http://" + "a" * 500: {}}).engines) == [URL]
+
+
 def test_a_routers_words_are_words() -> None:
     """A text that could be anything (an engine's, a client's) is dropped, not shown."""
     word = parsed(state="<b>x</b>", replicas={URL: {"residency": "exact", "residency_reason": "y" * 500, "condition": 7}})
