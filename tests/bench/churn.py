@@ -34,8 +34,8 @@ REPLICAS = 4
 MODEL = "m-7b"
 BLOCK_TOKENS = 16
 CHURN_BLOCKS, KILL_BLOCKS = 1000, 4000
-CHURN = Mix(chats=2.0, agents=1.0, documents=1.5, pause_s=1.5)
-KILL = Mix(chats=1.2, agents=0.3, pause_s=3.0)
+CHURN = Mix(chats=1.0, agents=0.4, documents=0.8, pause_s=1.5)
+KILL = Mix(chats=0.8, agents=0.15, pause_s=4.0)
 SAMPLE_S = 10.0
 KEYS = (rig.KEY_A, rig.KEY_A_EMEA)
 DROPS = ("dropped", "evicted", "lost", "refused", "gap", "missed")
@@ -44,7 +44,7 @@ DROPS = ("dropped", "evicted", "lost", "refused", "gap", "missed")
 @asynccontextmanager
 async def standing(blocks: int, *, events: bool = True) -> AsyncIterator[tuple[RouterProcess, Fleet, aiohttp.ClientSession]]:
     """A fleet in this process and a router in its own."""
-    engine = EngineConfig(blocks=blocks, block_size_tokens=BLOCK_TOKENS, max_model_len_tokens=(blocks - 1) * BLOCK_TOKENS, time=TimeModel())
+    engine = EngineConfig(blocks=blocks, block_size_tokens=BLOCK_TOKENS, max_model_len_tokens=(blocks - 1) * BLOCK_TOKENS, time=TimeModel(speed=0.5))
     port = 0 if events else None
     config = ReplicaConfig(engine=engine, model=MODEL, recorded_requests=1, kv_port=port, replay_port=port)
     with tempfile.TemporaryDirectory() as name:

@@ -190,7 +190,8 @@ class Client:
 
 
 def _read_stream(raw: bytes) -> tuple[dict[str, Any] | None, list[int]]:
-    usage, answer = None, []
+    usage: dict[str, Any] | None = None
+    answer: list[int] = []
     for line in raw.split(b"\n\n"):
         if line.startswith(b"data: {"):
             event = msgspec.json.decode(line[6:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,16 +34,9 @@ BLOCK = 16
 NEXT: dict[Verdict, set[Verdict]] = {"fine": {"relearn"}, "relearn": {"fine", "demote", "flag"}, "demote": {"relearn"}, "flag": {"relearn"}}
 
 
-def answer(matched: int, cached: int, *, exact: bool = True, confidence: float = 0.97, prompt: int = 4000, **more: object) -> Answer:
-    values: dict[str, object] = {"block_tokens": BLOCK, "counted_tokens": prompt, **more}
-    return Answer(
-        matched_tokens=matched,
-        predicted_tokens=matched * confidence,
-        cached_tokens=cached,
-        prompt_tokens=prompt,
-        exact=exact,
-        **values,  # type: ignore[arg-type] # tests name what differs
-    )
+def answer(matched: int, cached: int, *, exact: bool = True, confidence: float = 0.97, prompt: int = 4000, **more: Any) -> Answer:
+    values: dict[str, Any] = {"block_tokens": BLOCK, "counted_tokens": prompt, **more}
+    return Answer(matched_tokens=matched, predicted_tokens=matched * confidence, cached_tokens=cached, prompt_tokens=prompt, exact=exact, **values)
 
 
 answers = st.builds(
@@ -177,7 +171,7 @@ def test_events_that_come_true_are_never_doubted_whatever_history_does(true: lis
     assert account.believes_events()
 
 
-def wrong(number: int, **more: object) -> Answer:
+def wrong(number: int, **more: Any) -> Answer:
     """A prediction from events of which nothing came true, for no reason that shows."""
     return answer(1600 + (number % 7) * BLOCK, 0, **more)
 
@@ -305,7 +299,7 @@ def test_a_shortfall_that_grows_with_age_or_pressure_speaks_of_eviction(measure:
     def make(number: int) -> Answer:
         low = number % 2 == 0
         blocks = 100 + number % 5
-        return answer(blocks * BLOCK, blocks * BLOCK - 2 * BLOCK if low else 3 * BLOCK, **{measure: 0.1 if low else 2.0})
+        return answer(blocks * BLOCK, blocks * BLOCK - 2 * BLOCK if low else 3 * BLOCK, **dict[str, Any]({measure: 0.1 if low else 2.0}))
 
     assert named(make) == "eviction_faster_than_events"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core.trust import DWELL, ENOUGH, RETRY_S, Answer
-from routing.core.trust_table import FULL_REPORT_EVERY, FULL_REPORT_GAP_S, REFRESH_ANSWERS, TrustTable
+from routing.core.trust_table import FULL_REPORT_EVERY, FULL_REPORT_GAP_S, REFRESH_ANSWERS, Moved, TrustTable
 from tests.routing.core.test_trust import answer, answers
 
 T, U = ("http://10.0.0.1:8000", 0), ("http://10.0.0.1:8000", 1)
@@ -82,7 +82,7 @@ def test_a_tenant_of_many_namespaces_takes_no_others_accounts() -> None:
 
 def test_a_changed_verdict_is_told_of_the_namespace_and_of_the_target() -> None:
     table = TrustTable()
-    moved = []
+    moved: list[Moved] = []
     for number in range(2 * DWELL):
         blocks = 100 + number % 7
         moved += table.observe(T, ACME, ONE, answer(blocks * 16, 0), 0.0)
