@@ -27,7 +27,7 @@ from routing.core.snapshot import TenantSnapshot
 from routing.simulator.config import EngineConfig, ReplicaConfig, TimeModel
 from routing.simulator.fleet import Fleet, running_fleet
 from tests.bench.process import RouterProcess, leave_on_disk
-from tests.bench.traffic import Client, Dialogue, Mix, Sample, hit_rate, plan, reuse
+from tests.bench.traffic import Client, Dialogue, Mix, Sample, hit_rate, plan, quiet, reuse
 from tests.fakes import rig
 
 REPLICAS = 4
@@ -195,6 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--without-events", action="store_true", help="with --kill: the engines publish nothing")
     options = parser.parse_args(arguments)
+    quiet()
     if options.kill:
         asyncio.run(kill(60 * (options.minutes or 3.0), options.seed, events=not options.without_events))
     else:

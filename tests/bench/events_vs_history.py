@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from routing.dataplane.app import Router
 from routing.dataplane.config import Config
 from routing.simulator.config import EngineConfig, ReplicaConfig, TimeModel
 from routing.simulator.fleet import Fleet, running_fleet
-from tests.bench.traffic import Client, Mix, Sample, hit_rate, plan, quantile, reuse
+from tests.bench.traffic import Client, Mix, Sample, hit_rate, plan, quantile, quiet, reuse
 from tests.fakes import rig
 
 REPLICAS = 4
@@ -189,12 +188,6 @@ async def writers(seconds: float, seed: int) -> None:
     sys.stdout.flush()
 
 
-def _quiet() -> None:
-    """What is said of connections that end with the run is of no interest."""
-    for name in ("aiohttp.server", "saltroute.router", "saltroute.residency"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--seconds", type=float, default=150.0)
@@ -202,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="seeds to run, one after the other")
     parser.add_argument("--only", choices=("mixed", "writers"))
     options = parser.parse_args(arguments)
-    _quiet()
+    quiet()
     for seed in range(options.seed, options.seed + options.rounds):
         if options.only != "writers":
             sys.stdout.write(f"mixed dialogues, seed {seed}\n")

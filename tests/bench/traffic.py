@@ -9,6 +9,7 @@ fills an engine's cache with what no prompt ever names.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -204,6 +205,12 @@ def _read_stream(raw: bytes) -> tuple[dict[str, Any] | None, list[int]]:
 def _read_whole(raw: bytes) -> tuple[dict[str, Any] | None, list[int]]:
     event = msgspec.json.decode(raw)
     return event.get("usage"), event["choices"][0].get("token_ids") or []
+
+
+def quiet() -> None:
+    """What is said of connections that end with the run is of no interest."""
+    for name in ("aiohttp.server", "saltroute.router", "saltroute.residency"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def hit_rate(samples: Sequence[Sample]) -> float:
