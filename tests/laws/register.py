@@ -26,6 +26,9 @@ PROBE = ("tests/namespaces/core/test_probe.py",)
 BODY = ("tests/routing/core/test_body.py",)
 ROW_SECURITY = ("tests/contracts/test_row_level_security.py",)
 STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
+KV_EVENTS = "tests/routing/core/test_kv_events.py"
+EVENT_INDEX = "tests/routing/core/test_event_index.py"
+EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
@@ -433,4 +436,63 @@ _STATES = [
     ),
 ]
 
-MUTANTS: tuple[Mutant, ...] = (*_IDENTITY, *_KEYS, *_SUBJECT, *_NAMES, *_DATABASE, *_STRIPPING, *_SNAPSHOTS, *_CALLERS, *_STATES, *_OUTWARD)
+_EVENTS = [
+    Mutant(
+        "an adapter's name in events taken for a salt",
+        "routing/core/kv_events.py",
+        "        keys.remove(lora_name)\n",
+        "        pass\n",
+        (f"{KV_EVENTS}::test_which_key_is_the_salt",),
+    ),
+    Mutant(
+        "a prompt's continuation names a namespace",
+        "routing/core/kv_events.py",
+        "    if stored.parent is not None:\n        return None\n",
+        "",
+        (f"{KV_EVENTS}::test_which_key_is_the_salt",),
+    ),
+    Mutant(
+        "events found without their namespace",
+        "routing/core/event_index.py",
+        "segment = group.segments.get(ns_key)",
+        "segment = next(iter(group.segments.values()), None)",
+        (f"{EVENT_LAWS}::test_the_same_events_under_the_own_salt_do",),
+    ),
+    Mutant(
+        "one hash for two namespaces' blocks believed",
+        "routing/core/event_contents.py",
+        "if known.parent != parent or known.segment != segment.number:",
+        "if False:",
+        (f"{EVENT_INDEX}::test_one_hash_for_two_blocks_fails_closed",),
+    ),
+    Mutant(
+        "blocks of no namespace become somebody's",
+        "routing/core/event_contents.py",
+        'if group.ignored and group.ignored.get(hash_) == "foreign":',
+        "if False:",
+        (f"{EVENT_INDEX}::test_one_hash_for_two_blocks_fails_closed",),
+    ),
+    Mutant(
+        "another adapter's blocks under one salt",
+        "routing/core/event_contents.py",
+        "elif segment.adapter != adapter:",
+        "elif False:",
+        (f"{EVENT_INDEX}::test_a_salt_serves_one_adapter",),
+    ),
+    Mutant(
+        "events of an earlier process believed",
+        "routing/core/event_index.py",
+        "if generation is not None and generation != table.generation:",
+        "if False:",
+        (f"{EVENT_INDEX}::test_batches_of_other_generations_and_of_targets_that_are_not_there_are_refused",),
+    ),
+    Mutant(
+        "a tenant pushed below its share of the event index",
+        "routing/core/event_holdings.py",
+        "payer = max(active, key=lambda owner: owner.blocks)",
+        "payer = active[0]",
+        (f"{EVENT_LAWS}::test_nobody_is_pushed_below_an_equal_share",),
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (*_IDENTITY, *_KEYS, *_SUBJECT, *_NAMES, *_DATABASE, *_STRIPPING, *_SNAPSHOTS, *_CALLERS, *_STATES, *_OUTWARD, *_EVENTS)
