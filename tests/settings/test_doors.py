@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from settings.celery import app
 from settings.doors import door
 
@@ -11,7 +13,7 @@ def test_a_door_has_its_bounds() -> None:
     def work() -> int:
         return 7
 
-    task = app.tasks["tests.door"]
+    task: Any = app.tasks["tests.door"]
     assert (task.soft_time_limit, task.time_limit, task.expires, task.acks_late, task.ignore_result) == (5, 9, 3, True, True)
     assert not hasattr(task, "autoretry_for") or not task.autoretry_for
     assert task() == 7
@@ -22,6 +24,6 @@ def test_only_what_is_named_is_retried() -> None:
     def work() -> None:
         raise OSError
 
-    task = app.tasks["tests.retried_door"]
+    task: Any = app.tasks["tests.retried_door"]
     assert (task.max_retries, task.retry_backoff, task.expires) == (5, True, None)
     assert tuple(task.autoretry_for) == (OSError,)
