@@ -1,11 +1,13 @@
-"""What exact tokens cost: rendering and tokenising prompts of one, ten and a hundred thousand tokens.
+"""What exact tokens cost: rendering, tokenising, hashing and looking up prompts of one, ten and a hundred thousand tokens.
 
     python -m tests.bench.prompts [DIRECTORY] [--repeat 5]
 
 DIRECTORY (else $SALTROUTE_TOKENIZERS) holds folders with ``tokenizer.json`` and ``tokenizer_config.json``. For each tokenizer, size and place of
 work (*sandbox*: a tenant's artifacts, in a worker process; *here*: a catalogue's, in the router's process) one conversation is sent three times:
 *cold* (no segment seen before), *next turn* (an answer and a question of 200 tokens more), and *again* (the same once more). Times are medians over
-conversations with different texts, in milliseconds; ``total`` is what a request waits, pipes and threads included. Prints a table; asserts nothing.
+conversations with different texts, in milliseconds; ``total`` is what a request waits for its ids, pipes and threads included. ``hash`` is the
+chain of blocks of 16 under the namespace (made once for each request), ``look up`` finds its longest prefix at eight engines. Nothing is resident
+when *cold* is sent, the whole of *cold* at every engine afterwards. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from routing.core import blocks
+from routing.core.event_index import EventIndex
+from routing.core.kv_events import Batch, Stored
 from routing.prompts.pool import PoolLimits
 from routing.prompts.service import Limits, NoTokens, PromptModel, Prompts, Tokens
 
@@ -30,11 +35,12 @@ SIZES = (1_000, 10_000, 100_000)
 TURN_TOKENS = 500
 NEXT_TOKENS = 200
 PATIENT_S = 120.0
-OWNER, NS = b"bench", b"n" * 16
+OWNER, NS, SEED, SALT = b"bench", b"n" * 16, b"s" * 32, "sr1-" + "b" * 43
+ENGINES, BLOCK_TOKENS = 8, 16
 PROSE = "the cache of a model keeps keys and values for every token of each prompt so that the next one with same prefix is cheap"
 CODE = "def return import self for in if not None True class print len range str int list dict router replica tenant namespace salt block"
 WORDS = [*PROSE.split(" "), *CODE.split(" ")]
-COLUMNS = ("tokenizer", "where", "size", "step", "tokens", "missed", "render ms", "tokenise ms", "total ms")
+COLUMNS = ("tokenizer", "where", "size", "step", "tokens", "held", "missed", "render ms", "tokenise ms", "total ms", "hash ms", "look up ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,24 @@ class Source:
     tokenizer: bytes
     configuration: bytes
     model: PromptModel
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What hashing and looking up took, in milliseconds, and how many tokens every engine was found to hold."""
+
+    hash_ms: float
+    look_up_ms: float
+    held_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt on its way."""
+
+    result: Tokens
+    took_ms: float
+    placed: Placed
 
 
 def sources(directory: Path) -> Iterator[Source]:
@@ -70,6 +94,37 @@ def conversation(rng: random.Random, tokens: int) -> list[dict[str, Any]]:
     return [{"role": role, "content": text(rng, TURN_TOKENS)} for role in roles]
 
 
+class Residency:
+    """Eight engines of which the router knows what they hold."""
+
+    def __init__(self) -> None:
+        self._index = EventIndex()
+        self._targets = [(f"http://replica-{number}:8000", 0) for number in range(ENGINES)]
+        self._blocks = 0
+        for target in self._targets:
+            self._index.set_generation(target, 1, 0.0)
+        self._index.claim(SALT, ns_key=NS, owner=OWNER, seed=SEED)
+
+    def store(self, ids: Sequence[int]) -> None:
+        """Every engine says that it holds the prompt."""
+        count = len(ids) // BLOCK_TOKENS
+        hashes = tuple(range(self._blocks + 1, self._blocks + 1 + count))
+        self._blocks += count
+        tokens = blocks.pack(ids[: count * BLOCK_TOKENS])
+        salted = ((SALT,), *(() for _ in range(count - 1)))
+        stored = Stored(hashes, None, tokens, BLOCK_TOKENS, "GPU", extra_keys=salted, spec_kind="full_attention")
+        for target in self._targets:
+            self._index.apply(target, Batch(1.0, (stored,), 0), 0.0)
+
+    def measure(self, ids: Sequence[int]) -> Placed:
+        """Hash and look up a prompt."""
+        began_s = time.perf_counter()
+        chain = blocks.token_chain(SEED, ids, BLOCK_TOKENS)
+        hashed_s = time.perf_counter()
+        found = [self._index.match(NS, chain, target, 0.0).tokens for target in self._targets]
+        return Placed((hashed_s - began_s) * 1000, (time.perf_counter() - hashed_s) * 1000, min(found))
+
+
 async def measure(prompts: Prompts, source: Source, messages: Sequence[Mapping[str, Any]]) -> tuple[Tokens, float]:
     """The tokens of a conversation, and what it took in milliseconds."""
     began_s = time.perf_counter()
@@ -93,22 +148,26 @@ async def rows(source: Source, where: str, repeat: int) -> list[dict[str, Any]]:
         prompts.load(model.template_digest or b"", source.configuration, "chat_template")
         await measure(prompts, source, [{"role": "user", "content": "warm up"}])
         for size in SIZES:
-            samples: dict[str, list[tuple[Tokens, float]]] = {"cold": [], "next turn": [], "again": []}
+            residency = Residency()
+            samples: dict[str, list[Sample]] = {"cold": [], "next turn": [], "again": []}
             for seed in range(repeat):
                 rng = random.Random(f"{size} {seed}")
                 messages = conversation(rng, size)
                 longer = [*messages, {"role": "assistant", "content": text(rng, NEXT_TOKENS)}, {"role": "user", "content": text(rng, NEXT_TOKENS)}]
                 for step, sent in (("cold", messages), ("next turn", longer), ("again", longer)):
-                    samples[step].append(await measure(prompts, source, sent))
+                    result, took_ms = await measure(prompts, source, sent)
+                    samples[step].append(Sample(result, took_ms, residency.measure(result.ids)))
+                    if step == "cold":
+                        residency.store(result.ids)
             found.extend(row(source.name, where, size, step, each) for step, each in samples.items())
     finally:
         await prompts.stop()
     return found
 
 
-def row(tokenizer: str, where: str, size: int, step: str, samples: Sequence[tuple[Tokens, float]]) -> dict[str, Any]:
+def row(tokenizer: str, where: str, size: int, step: str, samples: Sequence[Sample]) -> dict[str, Any]:
     """One row: medians."""
-    results = [result for result, _ in samples]
+    results = [sample.result for sample in samples]
     return {
         "tokenizer": tokenizer,
         "where": where,
@@ -118,12 +177,15 @@ def row(tokenizer: str, where: str, size: int, step: str, samples: Sequence[tupl
         "missed": int(statistics.median(result.segments_missed for result in results)),
         "render ms": statistics.median(result.render_s for result in results) * 1000,
         "tokenise ms": statistics.median(result.tokenise_s for result in results) * 1000,
-        "total ms": statistics.median(took_ms for _, took_ms in samples),
+        "total ms": statistics.median(sample.took_ms for sample in samples),
+        "hash ms": statistics.median(sample.placed.hash_ms for sample in samples),
+        "look up ms": statistics.median(sample.placed.look_up_ms for sample in samples),
+        "held": int(statistics.median(sample.placed.held_tokens for sample in samples)),
     }
 
 
 def table(found: Sequence[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -> str:
-    """Rows as text. Other measures (hashing, looking up) are more members in the rows, and more columns."""
+    """Rows as text."""
     lines = [list(columns)]
     lines += [[f"{each[name]:.2f}" if isinstance(each[name], float) else f"{each[name]}" for name in columns] for each in found]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
