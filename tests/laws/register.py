@@ -29,6 +29,7 @@ STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
 KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
+RECONCILE = ("tests/routing/core/test_reconcile.py",)
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
@@ -347,6 +348,24 @@ _CALLERS = [
     ),
 ]
 
+_RECONCILIATION = [
+    Mutant("a granted pool's replicas are named to a tenant", "routing/core/reconcile.py", "    if endpoint.own:", "    if True:", RECONCILE),
+    Mutant(
+        "another tenant's samples are told",
+        "routing/core/reconcile.py",
+        "if one.endpoint_id == endpoint.id})",
+        "if True})",
+        RECONCILE,
+    ),
+    Mutant(
+        "a rolled back configuration is published again",
+        "routing/core/reconcile.py",
+        'repairable=reason != "rollback"',
+        "repairable=True",
+        RECONCILE,
+    ),
+]
+
 _OUTWARD = [
     Mutant(
         "guard at connect time off",
@@ -495,4 +514,17 @@ _EVENTS = [
     ),
 ]
 
-MUTANTS: tuple[Mutant, ...] = (*_IDENTITY, *_KEYS, *_SUBJECT, *_NAMES, *_DATABASE, *_STRIPPING, *_SNAPSHOTS, *_CALLERS, *_STATES, *_OUTWARD, *_EVENTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *_IDENTITY,
+    *_KEYS,
+    *_SUBJECT,
+    *_NAMES,
+    *_DATABASE,
+    *_STRIPPING,
+    *_SNAPSHOTS,
+    *_CALLERS,
+    *_STATES,
+    *_OUTWARD,
+    *_EVENTS,
+    *_RECONCILIATION,
+)
