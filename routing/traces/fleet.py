@@ -44,6 +44,8 @@ class FleetConfig:
     def __post_init__(self) -> None:
         if not self.speeds or min(self.speeds) <= 0:
             raise ValueError("speeds must name at least one replica, each above 0")
+        if self.cache_tokens < self.block_tokens or self.max_model_len_tokens < self.block_tokens:
+            raise ValueError("cache_tokens and max_model_len_tokens must hold at least one block")
         if self.cache_tokens < self.max_model_len_tokens:
             raise ValueError("cache_tokens must hold the longest request, max_model_len_tokens")
         for fault in self.faults:
