@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 from routing.core.prefix import DIGEST_BYTES
 
 Source = Literal["pending", "inferred"]
+P_EVENT = 0.995  # not less: of a context of 100k tokens each hundredth is a thousand tokens that nobody will compute, in the queue as in the price
 P_PENDING = 0.50
 P_INFERRED = 0.80
 AGE_CONSTANT_S = 300.0  # tau of the confidence's decay, for chat; the median reuse gap of chat traces is of that order

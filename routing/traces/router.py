@@ -17,11 +17,10 @@ from routing.core import prefix, scheduler
 from routing.core.calibration import Calibration
 from routing.core.ledger import Ledger
 from routing.core.policy import RoutingPolicy
-from routing.core.residency import P_INFERRED, P_PENDING, HistoryIndex
+from routing.core.residency import P_EVENT, P_INFERRED, P_PENDING, HistoryIndex
 from routing.core.types import Ask, Decision, Replica
 from routing.traces.fleet import FleetConfig
 
-P_EVENT = 0.97
 YOUNG_S = 2.0  # how long an answer may show what no event has said yet
 NEAR_TOKENS = 32  # of a match, that rounding to blocks may lose
 FIRST_BYTE_S = 600.0  # after which a ledger entry stops counting whatever happens

@@ -14,8 +14,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, pstdev
 
@@ -163,7 +164,7 @@ class Cell:
 class Outcome:
     """One scenario: what went in, and a cell for each policy."""
 
-    scenario: Scenario
+    name: str
     fleet: FleetConfig
     requests: int
     prompt_tokens: float
@@ -172,6 +173,10 @@ class Outcome:
     ceilings: tuple[float, ...]
     cells: tuple[Cell, ...]
     took_s: float
+
+    @property
+    def scenario(self) -> Scenario:
+        return next(one for one in SCENARIOS if one.name == self.name)
 
     def lost(self) -> list[str]:
         """Where ``ettft`` is worse than the best by more than ``TIE``."""
@@ -204,7 +209,7 @@ def run_scenario(scenario: Scenario, *, seeds: int, size: float, residency: Resi
         cells.append(Cell(name, tuple(runs), tuple(kinds)))
     every = [one for requests in drawn for one in requests]
     return Outcome(
-        scenario=scenario,
+        name=scenario.name,
         fleet=fleets[0],
         requests=len(drawn[0]),
         prompt_tokens=mean(one.prompt_tokens for one in every),
@@ -293,6 +298,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", action="append", help="a scenario; may be repeated")
     parser.add_argument("--residency", choices=("events", "history"), default="events")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; each takes a core")
     parser.add_argument("--output", type=Path, help="default: docs/benchmarks/policies.md, of whole runs only")
     options = parser.parse_args(arguments)
     size, seeds = (0.25, 1) if options.quick else (1.0, options.seeds)
@@ -300,26 +306,35 @@ def main(arguments: Sequence[str]) -> int:
     if not wanted:
         sys.stderr.write(f"No such scenario; known: {', '.join(scenario.name for scenario in SCENARIOS)}.\n")
         return 2
-    outcomes = []
-    for scenario in wanted:
-        try:
-            outcome = run_scenario(scenario, seeds=seeds, size=size, residency=options.residency)
-        except DataMissing as missing:
-            sys.stderr.write(f"{scenario.name} left out: {missing}\n")
-            continue
-        outcomes.append(outcome)
-        sys.stdout.write("\n".join(section(outcome)) + "\n")
-        sys.stdout.flush()
-    if not outcomes:
-        return 2
-    head = "\n".join(header(outcomes, seeds=seeds, size=size, residency=options.residency))
-    sys.stdout.write(head + "\n")
     whole = not (options.quick or options.only) and options.residency == "events"
     output = options.output or (Path(__file__).parents[2] / "docs/benchmarks/policies.md" if whole else None)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(head + "\n" + "\n".join(line for outcome in outcomes for line in section(outcome)).rstrip() + "\n")
+    outcomes: list[Outcome] = []
+    run = partial(_run_named, seeds=seeds, size=size, residency=options.residency)
+    with ProcessPoolExecutor(options.jobs) as workers:
+        for scenario, outcome in zip(wanted, workers.map(run, [scenario.name for scenario in wanted]), strict=True):
+            if isinstance(outcome, str):
+                sys.stderr.write(f"{scenario.name} left out: {outcome}\n")
+                continue
+            outcomes.append(outcome)
+            sys.stdout.write("\n".join(section(outcome)) + "\n")
+            sys.stdout.flush()
+            if output is not None:  # what is there so far, should the rest not come
+                head = "\n".join(header(outcomes, seeds=seeds, size=size, residency=options.residency))
+                output.parent.mkdir(parents=True, exist_ok=True)
+                output.write_text(head + "\n" + "\n".join(line for one in outcomes for line in section(one)).rstrip() + "\n")
+    if not outcomes:
+        return 2
+    sys.stdout.write("\n".join(header(outcomes, seeds=seeds, size=size, residency=options.residency)) + "\n")
     return 0
+
+
+def _run_named(name: str, *, seeds: int, size: float, residency: Residency) -> Outcome | str:
+    """In a worker: a scenario by its name (which can be sent there), or why it cannot run."""
+    scenario = next(one for one in SCENARIOS if one.name == name)
+    try:
+        return run_scenario(scenario, seeds=seeds, size=size, residency=residency)
+    except DataMissing as missing:
+        return str(missing)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ def test_a_sample_is_close_to_the_whole_even_when_everybody_shares_one_block() -
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True), max_size=40))
 @settings(max_examples=50)
 def test_distances_survive_the_renumbering_of_slots(prompts: list[list[int]]) -> None:
-    stack, plain = LeafFirstStack(31), []
+    stack = LeafFirstStack(31)
+    plain: list[int] = []
     for prompt in prompts:
         for block in prompt:
             found = stack.look(block)
