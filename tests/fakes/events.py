@@ -54,6 +54,7 @@ class FakeSource:
         self.answers = True
         self.replays_topic = True  # vLLM's answers name it, SGLang's do not
         self.asked: list[int] = []  # first numbers of replays
+        self.answered = 0  # replays sent to their end
         self.next = 0
         self.port = self.replay_port = 0
         self._context: zmq.Context[Any] | None = None
@@ -124,6 +125,7 @@ class FakeSource:
                     await router.send_multipart((frames[0], b"", *topic, number.to_bytes(8, "big"), self.kept[number]))
             if self.send_end:
                 await router.send_multipart((frames[0], b"", *(END if topic else END[1:])))
+            self.answered += 1
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -375,6 +375,20 @@ _OUTWARD = [
         ("tests/routing/outbound/test_guard.py",),
     ),
     Mutant(
+        "event sockets connect anywhere",
+        "routing/outbound/literal.py",
+        "        if address_allowed(one, allowed_ranges):",
+        "        if True:",
+        ("tests/routing/outbound/test_literal.py", "tests/routing/dataplane/feeds/test_kv.py::test_events_come_from_checked_addresses_only"),
+    ),
+    Mutant(
+        "event sockets checked once only",
+        "routing/dataplane/feeds/kv_sockets.py",
+        "            (zmq.RECONNECT_IVL, -1),\n",
+        "",
+        ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
+    ),
+    Mutant(
         "redirects followed",
         "routing/dataplane/upstream.py",
         "allow_redirects=False, trace_request_ctx=trace",

@@ -256,12 +256,15 @@ async def test_a_restarted_engine_holds_nothing_whether_numbers_or_its_start_tim
         source.say("x")
     source.say(chain(20, salt))
     await until(lambda: held(rig, rig.a) == 20)
+    await asked(rig, prompt(20))
+    assert rig.router.plane.index.sizes()[rig.a.url][0] > 0
     source.next = 0  # another process on the same connection: only the numbers tell
     source.kept.clear()
     source.say(chain(2, salt))
     await until(lambda: held(rig, rig.a) == 2)
     await becomes(rig, rig.a, "exact")
     assert counted(rig, "restart") == 1
+    assert rig.a.url not in rig.router.plane.index.sizes()  # nor does history credit it
     speak(rig.a, source.said(), started=2000.0)  # the same restart, as metrics tell it
     await check(rig)
     assert (counted(rig, "restart"), held(rig, rig.a)) == (1, 2)

@@ -25,10 +25,13 @@ class Reader:
 
     def __init__(self, context: Any, pump: Pump, **where: Any) -> None:
         self.got: list[Message] = []
+        self.paused = False
         self._pump = pump
         self.sockets = EventSockets(context, "127.0.0.1", connect_s=2.0, wake=lambda: pump.wake(self), **where)
 
     def step(self) -> bool:
+        if self.paused:
+            return False
         self.sockets.look()
         message = self.sockets.replay() or self.sockets.live()
         if message is not None:
@@ -105,10 +108,15 @@ async def test_a_replay_is_read_with_and_without_a_topic(source: FakeSource, ope
 
 async def test_a_replay_of_more_than_any_high_water_mark_is_whole_however_slow_the_reader(source: FakeSource, opens: Opens) -> None:
     for _ in range(6000):
-        source.say("x", live=False)
+        source.say("x" * 4000, live=False)
     reader = opens(source.port, source.replay_port)
     await source.subscribed()
+    reader.paused = True
     reader.sockets.ask(1000)
+    await until(lambda: source.answered == 1)  # all of it is sent, nothing of it read
+    assert reader.got == []
+    reader.paused = False
+    reader.sockets._wake()
     await until(lambda: not reader.sockets.replaying)
     assert reader.numbers("replay") == list(range(1000, 6000))
     assert reader.got[-1][0] == "end"
