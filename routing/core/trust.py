@@ -35,6 +35,7 @@ PRIOR = 8  # answers that the first belief, that all comes true, is worth
 ENOUGH = 8  # answers until an account speaks for itself
 MOST_RATIO = 1.25  # of realised to predicted, in one answer: what the confidence left out, not what nobody predicted
 DEFAULT_BLOCK_TOKENS = 16
+HISTORY_ROUNDING_TOKENS = 32  # history compares blocks of 128 bytes
 SILENCE_S = 600.0  # after which kappa drifts back to 1
 HALF_LIFE_S = 600.0
 
@@ -140,12 +141,13 @@ class Ledger:
         total = sum(matched)
         return None if total == 0 else sum(min(one, most) for one, most in zip(cached, matched, strict=True)) / total
 
-    def beats_history(self, last: int) -> bool:
-        """Whether the last predictions were off by less, in all, than those that history would have made."""
+    def no_worse_than_history(self, last: int) -> bool:
+        """Whether history would not clearly have done better: its own rounding and a quarter of its errors are no difference."""
         columns = [self.recent[column::_COLUMNS][-last:] for column in (0, 1, 5)]
         rows = [(matched, cached, history) for matched, cached, history in zip(*columns, strict=True) if history != _UNKNOWN]
         errors = sum(abs(cached - matched) for matched, cached, _ in rows)
-        return bool(rows) and errors < sum(abs(cached - history) for _, cached, history in rows)
+        allowed = sum(1.25 * abs(cached - history) + HISTORY_ROUNDING_TOKENS for _, cached, history in rows)
+        return bool(rows) and errors <= allowed
 
 
 def cause(ledger: Ledger, *, block_tokens: int | None, gaps: int) -> Cause:
@@ -232,7 +234,7 @@ class Trust:
         if self.verdict == "relearn" and exact >= GOOD_SHARE_EXACT and (ratio is None or ratio >= GOOD_KAPPA):
             self.failures = 0
             return self._become("fine", None, now_s, answer.gaps)
-        if (exact >= BAD_SHARE_EXACT and (ratio is None or ratio >= BAD_KAPPA)) or self.events.beats_history(DWELL):
+        if (exact >= BAD_SHARE_EXACT and (ratio is None or ratio >= BAD_KAPPA)) or self.events.no_worse_than_history(DWELL):
             return None
         why = cause(self.events, block_tokens=answer.block_tokens, gaps=answer.gaps - self.gaps_before)
         if self.verdict == "fine":

@@ -43,9 +43,11 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What events show: tokens, how many of them to expect, whether that is all that is known exactly of the prompt."""
+    """What events show: tokens, how many of them to expect, whether that is all that is known exactly of the prompt. ``most_tokens`` is what the
+    engine would take from its cache if it held all."""
 
     tokens: int
+    most_tokens: int
     expected_tokens: float
     all_exact: bool
     age_s: float
@@ -63,6 +65,8 @@ def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes,
     if prompt.digests:
         history = plane.index.match(key, prompt.digests, url, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf)
     remembered = min(prompt.tokens, int(history.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
+    if shown is not None:
+        remembered = min(remembered, shown.most_tokens)
     if shown is None or not shown.tokens:
         return Belief(remembered, history.confidence, history.source or "none", history.age_s, standing.state, history.blocks)
     return _both(prompt, shown, history, remembered, standing.state)
@@ -98,9 +102,11 @@ def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, no
         expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
     count = max(1, len(matches))
     whole_tokens = prompt.exact_tokens - prompt.exact_tokens % max(sizes) if sizes else 0
-    held = min(engine_rule(prompt.tokens, max(sizes)), int(tokens / count)) if sizes else 0
+    most_tokens = engine_rule(prompt.tokens, max(sizes)) if sizes else prompt.tokens
+    held = min(most_tokens, int(tokens / count))
     return _Shown(
         tokens=held,
+        most_tokens=most_tokens,
         expected_tokens=min(held * P_EVENT, expected / count),
         all_exact=int(tokens / count) >= whole_tokens > 0,
         age_s=max((match.age_s for match in matches), default=0.0),

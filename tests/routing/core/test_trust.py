@@ -222,7 +222,7 @@ def test_relearning_in_vain_calls_for_somebody_and_is_tried_ever_more_seldom() -
 def test_predictions_that_fail_no_worse_than_historys_are_left_to_kappa() -> None:
     """Blocks that are evicted while requests wait: the events said the truth, and history knew no better."""
     account = Trust()
-    assert changes(account, always(lambda number: wrong(number, history_tokens=1800)), 4 * DWELL) == []
+    assert changes(account, always(lambda number: wrong(number, history_tokens=1580)), 4 * DWELL) == []
     assert account.events.kappa(0.0) < 0.3
     worse = always(lambda number: wrong(number, history_tokens=400))
     assert [one.after for one in changes(account, worse, 2 * DWELL)] == ["relearn", "demote"]
