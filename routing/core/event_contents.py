@@ -297,19 +297,25 @@ class Contents(Holdings):
                     self._ignore(group, (child_hash,), group.ignored.get(parent_hash, "foreign"))
                 stack.append(child_hash)
 
-    def unpark(self, table: Table, group: Group, name: Name, waiting: Waiting) -> None:
-        """Credit one parked block of a salt that is claimed now. One whose parent went before it becomes an orphan."""
+    def unpark(self, table: Table, group: Group, name: Name, waiting: Waiting) -> bool:
+        """Credit one parked block of a salt that is claimed now: to that namespace or to none, whatever became of its parent's hash meanwhile.
+
+        False: its parent is parked behind it and goes first.
+        """
+        hash_, parent = waiting.hash, None if waiting.parent is None else group.known.get(waiting.parent)
+        if isinstance(parent, Waiting) and parent.salt == waiting.salt:
+            group.parked[waiting.salt].move_to_end(hash_)
+            return False
         lanes = self.leave_parked(group, waiting)
-        hash_, tier = waiting.hash, _lowest(lanes)
-        place = self._place_unparked(group, name, waiting)
         try:
-            if place.segment is not None:
-                self._credit(group, place.segment, place.parent, hash_, waiting.tokens, lanes=lanes, tier=tier, counting=False)
-            elif place.orphan:
-                self._wait(group, place, waiting.parent, hash_, waiting.tokens, tier=tier, counting=False)
+            place = self._place_unparked(group, name, waiting, parent)
+            if place is None:
+                self.counters["parked_dropped"] += 1
+            elif place.segment is not None:
+                self._credit(group, place.segment, place.parent, hash_, waiting.tokens, lanes=lanes, tier=_lowest(lanes), counting=False)
             else:
                 self._ignore(group, (hash_,), place.ignored)
-            if hash_ in group.waiting_for:
+            if hash_ in group.waiting_for and place is not None:
                 self._adopt(group, hash_)
         except Conflict:
             self.counters["hash_conflicts"] += 1
@@ -317,16 +323,18 @@ class Contents(Holdings):
         except Twin as twin:
             self.counters["hash_twins"] += 1
             self.drop_segment(twin.segment)
+        return True
 
-    def _place_unparked(self, group: Group, name: Name, waiting: Waiting) -> Place:
+    def _place_unparked(self, group: Group, name: Name, waiting: Waiting, parent: Block | Waiting | None) -> Place | None:
+        """None: its parent is gone, so that nothing can be said of it."""
         if waiting.parent is None:
             return self._root_place(group, waiting.salt, waiting.adapter)
-        parent = group.known.get(waiting.parent)
         if isinstance(parent, Block) and self.place_of(parent).name is name:
             return self._under(parent)
-        if waiting.parent in group.ignored:
-            return Place(ignored=group.ignored[waiting.parent])
-        return Place(orphan=True)
+        reason = group.ignored.get(waiting.parent)
+        if parent is not None or reason == "foreign":
+            raise Conflict
+        return None if reason is None else Place(ignored=reason)
 
 
 def _holds(known: Block | Waiting | None) -> bool:

@@ -181,13 +181,26 @@ class EventIndex:
             name = contents.names.get(salt)
             for table in self._tables.values():
                 for group in list(table.groups.values()):
-                    while name is not None and handled < max_blocks and salt in group.parked:
-                        contents.unpark(table, group, name, next(iter(group.parked[salt].values())))
-                        handled += 1
+                    if name is not None and salt in group.parked:
+                        handled += self._unpark(table, group, name, salt, max_blocks - handled)
             if name is None or salt not in contents.parked_by_salt:
                 del self._unparking[salt]
         if handled:
             self._contents.trim()
+        return handled
+
+    def _unpark(self, table: Table, group: Group, name: Name, salt: str, most: int) -> int:
+        """Handle some parked blocks of one salt; returns how many. Blocks that wait for one another in a circle are dropped."""
+        contents = self._contents
+        handled = waited = 0
+        while handled < most and salt in group.parked:
+            waiting = next(iter(group.parked[salt].values()))
+            handled += 1
+            if contents.unpark(table, group, name, waiting):
+                waited = 0
+            elif (waited := waited + 1) > min(len(group.parked[salt]), UNPARK_SLICE // 2):
+                contents.leave_parked(group, waiting)
+                self.counters["parked_dropped"] += 1
         return handled
 
     def disclaim(self, salt: str) -> None:

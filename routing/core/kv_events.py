@@ -1,10 +1,9 @@
 """KV events as engines publish them, read into one form.
 
-A payload is MessagePack: ``[unix seconds, events, data-parallel rank]``. vLLM and SGLang send each event as a map with its ``type``; older versions of
-both send an array that begins with it and may end early. vLLM shows a prompt's salt among the extra keys of its first block, SGLang in a field of its
-own (in arrays: a map at the end). Engines outside our control write these bytes: sizes are bounded, what is not known is counted and
-passed over, what is malformed raises :class:`EventError`. Token ids come out packed (:func:`routing.core.blocks.pack`), so that nothing is kept for
-each token.
+A payload is MessagePack: ``[unix seconds, events, data-parallel rank]``. vLLM and SGLang send each event as a map with its ``type``; older versions
+of both send an array that begins with it and may end early. vLLM shows a prompt's salt among the extra keys of its first block, SGLang in a field of
+its own (in arrays: a map at the end). Engines outside our control write these bytes: sizes are bounded, what is not known is counted and passed over,
+what is malformed raises :class:`EventError`. Token ids come out packed (:func:`routing.core.blocks.pack`), so that nothing is kept for each token.
 
 Sources: recordings of vLLM 0.32.0 (tests/vectors). SGLang (its pull requests 18205, 30827 and 37482) and older vLLM from their published field order,
 unproven against a live engine.

@@ -269,6 +269,44 @@ def test_parked_blocks_follow_removals_and_go_to_whoever_claims_the_salt() -> No
     assert (_match(index, "abc"), _match(index, "abc", "B"), index.sizes()[TARGET].parked) == (2, 0, 1)
 
 
+def test_a_parked_block_whose_parent_was_stored_again_waits_for_it() -> None:
+    index = _index()
+    index.apply(TARGET, batch(_root([1, 2, 3], "abc"), Removed((1,)), _root([1], "a")), 0.0)
+    _claim(index, "A")
+    assert _match(index, "abc") == 3
+
+
+def test_a_parked_block_never_goes_to_another_namespace() -> None:
+    """Its parent's hash means another's block by the time its salt is claimed: such an engine is not believed at all."""
+    for other in ("B", "unclaimed"):
+        index = _index("B")
+        index.apply(TARGET, batch(_root([1, 2], "ab"), Removed((1,)), _root([1], "a", other)), 0.0)
+        _claim(index, "A")
+        _claim(index, "unclaimed")
+        assert index.unusable(TARGET) == "hash_conflict"
+        assert [_match(index, "ab", name) for name in ("A", "B", "unclaimed")] == [0, 0, 0]
+
+
+def test_a_parked_block_whose_parent_is_gone_is_dropped() -> None:
+    index = _index("B")
+    index.apply(TARGET, batch(_root([1, 2], "ab"), Removed((1,))), 0.0)
+    _claim(index, "A")
+    assert index.counters["parked_dropped"] == 1
+    index.apply(TARGET, batch(_root([1], "a", "B")), 0.0)
+    assert (_match(index, "ab", "A"), _match(index, "ab", "B")) == (0, 1)
+
+
+def test_parked_blocks_in_a_circle_are_dropped() -> None:
+    index = _index()
+    index.apply(TARGET, batch(_root([1, 2], "ab"), Removed((1,)), stored([1], "c", parent=2), _root([5, 6], "xy")), 0.0)
+    _claim(index, "A")
+    for _ in range(3):
+        index.advance()
+    assert index.sizes()[TARGET].parked == 0
+    assert _match(index, "xy") == 2
+    assert [_match(index, word) for word in ("a", "ab", "c")] == [0, 0, 0]
+
+
 def test_claims_are_credited_in_slices_and_what_comes_meanwhile_waits_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_index, "UNPARK_SLICE", 2)
     index = _index()

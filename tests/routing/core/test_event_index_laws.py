@@ -179,7 +179,7 @@ def consistent(index: EventIndex) -> None:
 
 
 TestEventMachine = pytest.mark.timeout(300)(EventMachine.TestCase)
-TestEventMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestEventMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 class _SmallMachine(EventMachine):
@@ -197,7 +197,7 @@ class _SmallMachine(EventMachine):
 
 
 TestSmallMachine = pytest.mark.timeout(300)(_SmallMachine.TestCase)
-TestSmallMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestSmallMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
 hashes = st.integers(1, 6)
 hostile_salts = st.sampled_from([salt("A"), "theirs", "", "sr1-", salt("B")[:-1], salt("B") + "x", " " + salt("B")])
@@ -232,7 +232,7 @@ def _claimed(*names_: str, one_seed: bool = False) -> EventIndex:
     return index
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(data=st.data(), last=st.sampled_from([salt("A"), None, "theirs"]), late=st.booleans())
 def test_no_events_under_other_salts_make_a_match(data: st.DataObject, last: str | None, late: bool) -> None:
     """Even were both namespaces' digests the same (one seed): B's blocks are found under B's key alone, and nothing puts any there."""
