@@ -80,8 +80,8 @@ class Replica:
         return sum(found)
 
 
-def start(installation: Installation, names: Sequence[str]) -> list[Replica]:
-    """Start one replica for each name and wait until all are healthy; if one fails, none is left running.
+def start(installation: Installation, names: Sequence[str], *, kv_blocks: int = KV_BLOCKS) -> list[Replica]:
+    """Start one replica for each name, each with a cache of ``kv_blocks``, and wait until all are healthy; if one fails, none is left running.
 
     Raises:
         EngineUnavailableError: a replica ended, or did not answer in time; the text ends with its log's last line.
@@ -92,12 +92,28 @@ def start(installation: Installation, names: Sequence[str]) -> list[Replica]:
     started: list[Replica] = []
     try:
         for position, name in enumerate(names):
-            started.append(_spawn(installation, name, ports[3 * position : 3 * position + 3]))
+            started.append(_spawn(installation, name, ports[3 * position : 3 * position + 3], kv_blocks))
         _wait_until_healthy(started)
     except BaseException:
         stop(started)
         raise
     return started
+
+
+def restart(installation: Installation, replica: Replica, *, kv_blocks: int = KV_BLOCKS) -> Replica:
+    """End a replica and start it again on the same ports, as a supervisor does; waits until it is healthy.
+
+    Raises:
+        EngineUnavailableError: it ended again, or did not answer in time.
+    """
+    stop([replica])
+    again = _spawn(installation, replica.name, (replica.port, replica.events_port, replica.replay_port), kv_blocks)
+    try:
+        _wait_until_healthy([again])
+    except BaseException:
+        stop([again])
+        raise
+    return again
 
 
 def stop(replicas: Sequence[Replica]) -> None:
@@ -128,7 +144,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def command(installation: Installation, port: int, events_port: int, replay_port: int) -> list[str]:
+def command(installation: Installation, port: int, events_port: int, replay_port: int, kv_blocks: int = KV_BLOCKS) -> list[str]:
     """The engine's command line."""
     events = {
         "enable_kv_cache_events": True,
@@ -144,7 +160,7 @@ def command(installation: Installation, port: int, events_port: int, replay_port
         "--dtype": "bfloat16",
         "--max-model-len": str(CONTEXT_TOKENS),
         "--block-size": str(BLOCK_TOKENS),
-        "--num-gpu-blocks-override": str(KV_BLOCKS),
+        "--num-gpu-blocks-override": str(kv_blocks),
         "--max-num-seqs": "8",
         "--kv-events-config": json.dumps(events),
     }
@@ -183,12 +199,12 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _spawn(installation: Installation, name: str, ports: Sequence[int]) -> Replica:
+def _spawn(installation: Installation, name: str, ports: Sequence[int], kv_blocks: int) -> Replica:
     log = installation.root / "run" / f"{name}.log"
     port, events_port, replay_port = ports
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command(installation, port, events_port, replay_port),
+            command(installation, port, events_port, replay_port, kv_blocks),
             env=environment(installation),
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -29,6 +29,7 @@ STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
 KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
+TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
 RECONCILE = ("tests/routing/core/test_reconcile.py",)
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
@@ -528,6 +529,37 @@ _EVENTS = [
     ),
 ]
 
+_TOKENS = [
+    Mutant(
+        "an artifact believed without its hash",
+        "routing/core/artifact.py",
+        "    if hashlib.sha256(content).digest() != digest:\n",
+        "    if False:\n",
+        ("tests/routing/core/test_artifact.py",),
+    ),
+    Mutant(
+        "tokens warm for other namespaces of a tenant",
+        "routing/dataplane/tokens.py",
+        "ns_key=ns_key(namespace)",
+        "ns_key=bytes(16)",
+        (f"{TOKENS}::test_the_first_prompt_of_another_namespace_finds_nothing_warm",),
+    ),
+    Mutant(
+        "an artifact that a tenant names removed for all",
+        "routing/services/artifact_delivery.py",
+        "  if string.find(named, ARGV[1], 1, true) then return 0 end\n",
+        "",
+        ("tests/routing/services/test_artifact_delivery.py",),
+    ),
+    Mutant(
+        "one tenant's hanging artifact in the way of others'",
+        "routing/dataplane/feeds/artifacts.py",
+        "next((tenant for tenant in held.tenants if tenant not in busy), None)",
+        "next((tenant for tenant in held.tenants[:1] if tenant not in busy), None)",
+        ("tests/routing/dataplane/test_artifacts.py::test_a_tenant_whose_artifacts_never_compile_delays_nobody",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -540,5 +572,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *_STATES,
     *_OUTWARD,
     *_EVENTS,
+    *_TOKENS,
     *_RECONCILIATION,
 )
