@@ -76,6 +76,7 @@ class Engine:
     restarts: int = 0
     capacity_tokens: int | None = None
     scrape: Scrape | None = None
+    excess: tuple[float, float] = (0.0, 0.0)  # requests waiting and running as of the latest scrape that nobody known here has sent
     waiting: float | None = None  # requests in its queue, as it last said
     facts: Facts = field(default_factory=Facts)
     facts_due_s: float = 0.0  # monotonic; when to ask again which build it is
@@ -108,19 +109,25 @@ class Engine:
             return "failing (passive)"
         return "failing (active)" if not self.reachable() else self.health
 
-    def scraped(self, load: EngineLoad, now_s: float, shared: Shared = NONE_SHARED) -> None:
-        """Take in a scrape: what is neither ours nor, as they last said, our siblings' (``shared``) is foreign."""
+    def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None) -> None:
+        """Take in a scrape: what is neither ours nor, as they last said, our siblings' (``shared``; None: there are none) is foreign.
+
+        What siblings began a moment ago they have not said yet: where there are siblings, foreign is only what two scrapes in a row show.
+        """
         _, waiting = self.ledger.queued(now_s)
         self.waiting = load.waiting
         if load.finished is not None:
             self.counts_requests = True
             self.served_others |= load.finished > self.sequences
         self.sequences_scraped = self.sequences
-        self.scrape = Scrape(
-            at_s=now_s,
-            foreign_waiting=max(0.0, (load.waiting or 0.0) - waiting - shared.waiting),
-            foreign_running=max(0.0, (load.running or 0.0) - max(0, self.in_flight - waiting) - shared.decodes),
+        told = shared or NONE_SHARED
+        excess = (
+            max(0.0, (load.waiting or 0.0) - waiting - told.waiting),
+            max(0.0, (load.running or 0.0) - max(0, self.in_flight - waiting) - told.decodes),
         )
+        foreign = excess if shared is None else (min(excess[0], self.excess[0]), min(excess[1], self.excess[1]))
+        self.excess = excess
+        self.scrape = Scrape(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1])
 
     def foreign(self, now_s: float) -> tuple[float, float]:
         """Foreign waiting tokens and foreign decodes, faded by the scrape's age; a scrape never replaces the ledger, it only adds an excess."""

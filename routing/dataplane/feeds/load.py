@@ -108,7 +108,8 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
         plane.on_start(engine)
     engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
     if load.running is not None or load.waiting is not None:
-        engine.scraped(load, time.monotonic(), plane.siblings.load(engine.url, time.monotonic()))
+        now_s = time.monotonic()
+        engine.scraped(load, now_s, plane.siblings.load(engine.url, now_s) if plane.siblings.believed(now_s) else None)
     if load.capacity_tokens is not None:
         engine.capacity_tokens = load.capacity_tokens
         plane.set_capacity(engine)

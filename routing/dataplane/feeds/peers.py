@@ -35,7 +35,7 @@ CHANNEL = "saltroute:peers"
 PART_KEY = "saltroute:peers:warm:{}:{}"
 PART_EX_S = 10
 BEAT_S = 0.25
-BATCH_S = 0.02
+BATCH_S = 0.01
 WARM_S = 1.0
 ASK_AGAIN_S = 30.0
 ORPHANS = 16  # placements without a known beginning after which history is asked for again
@@ -249,7 +249,7 @@ class PeerFeed:
                     return 0
                 self._wants_warmth = False
                 await self._believed.wait()
-                await asyncio.sleep(2 * BATCH_S)  # others may answer the first beat too
+                await asyncio.sleep(4 * BATCH_S)  # others may answer the first beat too
                 return await self._ask(valkey)
         except _GONE:
             self._wants_warmth = True  # when one is heard after all

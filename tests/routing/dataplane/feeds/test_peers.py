@@ -119,6 +119,8 @@ async def test_what_a_sibling_has_there_is_not_foreign_as_well(make_rig: MakeRig
     engine = two.router.plane.engine(one.a.url)
     await check(two.router.plane, two.router.plane.replicas[one.a.url])
     assert engine.scrape is not None
+    assert engine.scrape.foreign_waiting == 0  # a sibling may have begun it a moment ago
+    await check(two.router.plane, two.router.plane.replicas[one.a.url])
     assert engine.scrape.foreign_waiting == 2
     asked = asyncio.create_task(one.chat(LONG))
     await until(lambda: two.router.plane.siblings.load(one.a.url, time.monotonic()).waiting == 1)
