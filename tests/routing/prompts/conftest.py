@@ -62,7 +62,8 @@ async def running(
     """A service; ``catalogue`` names which of "tokenizer" and "template" run in this process."""
     held = {"tokenizer": tokenizer or small.qwen_like(), "template": small.artifact(template)}
     prompts = Prompts(
-        catalogue=frozenset(held[name].digest for name in catalogue), limits=Limits(pool=pool or PoolLimits(load_s=PATIENT_S), **limits)
+        catalogue=frozenset(held[name].digest for name in catalogue),
+        limits=Limits(**{"render_s": PATIENT_S, "encode_s": PATIENT_S, "pool": pool or PoolLimits(load_s=PATIENT_S), **limits}),
     )
     await prompts.start()
     try:
