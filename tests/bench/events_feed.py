@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 import zmq
 
 from routing.core.snapshot import KvEvents, ReplicaEntry
@@ -174,7 +175,8 @@ def main() -> None:
         numbers = {name: getattr(options, name) for name in ("publishers", "blocks", "seconds", "batch", "tokens")}
         publish(options.salt, **numbers)
         return
-    asyncio.run(measure(options))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the router itself runs
+        runner.run(measure(options))
 
 
 if __name__ == "__main__":

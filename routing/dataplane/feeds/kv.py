@@ -17,15 +17,17 @@ import contextlib
 import logging
 import math
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import aiohttp
 import zmq
 
-from routing.core import kv_events
+from routing.core import kv_events, kv_pieces
 from routing.core.event_index import Sizes
 from routing.core.event_tables import Unusable
+from routing.core.kv_events import Batch
 from routing.core.residency_state import Reason
 from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
 from routing.dataplane import learn
@@ -36,6 +38,7 @@ from routing.dataplane.state import Engine, Plane
 from routing.outbound import guard
 from routing.outbound.literal import checked_literal
 
+PIECE_BLOCKS = 128  # applied in one go: about a millisecond
 MAX_REPLAY_MESSAGES = 100_000
 MAX_REPLAY_BYTES = 512 * 1024 * 1024
 RETRY_MAX_S = 30.0
@@ -64,6 +67,14 @@ class _Session:
     live_next: bool = False  # live and replay take turns
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a batch that is quick to apply."""
+
+    batch: Batch
+    generation: int
+
+
 class Subscription:
     """One rank of one engine: connects, listens, asks, applies, and connects again."""
 
@@ -77,6 +88,8 @@ class Subscription:
         self._emptied = False  # since the last batch
         self._lost = False  # something of this generation is lost for good
         self._session: _Session | None = None
+        self._todo: deque[Apply[bytes] | Gap | CaughtUp | _Piece] = deque()
+        self._again = asyncio.Event()  # it may be there again: do not wait any longer
         self._started_at: float | None = None
         self._closed = False
         plane.events.set_generation(self.target, self.tracker.generation, time.monotonic())
@@ -106,7 +119,10 @@ class Subscription:
                 book.add(self.target, "no_events", time.monotonic())
             else:
                 book.add(self.target, "stale", time.monotonic())
-            await asyncio.sleep(pause_s)
+            self._again.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._again.wait()
             pause_s = min(RETRY_MAX_S, pause_s * 2)
 
     async def _connect(self) -> None:
@@ -136,6 +152,7 @@ class Subscription:
             if sockets.lost:
                 raise ConnectionRefusedError
             self._count("connected")
+            self.tracker.disconnected()  # whatever was asked for meanwhile went nowhere
             await self._feed.ask_start(self.engine.url)  # which process is it? Numbers alone may not tell
             now_s = time.monotonic()
             self._plane.residency.drop(self.target, "no_events", now_s=now_s)
@@ -144,7 +161,6 @@ class Subscription:
             await session.ended.wait()
         finally:
             self._session = None
-            self._feed.pump.drop(self)
             sockets.close()
             self.tracker.disconnected()
 
@@ -155,17 +171,24 @@ class Subscription:
         """The engine left the configuration, or its sources changed: from now on nothing of it is applied, whatever is still queued. Returns the task
         that closes the sockets."""
         self._closed = True
+        self._todo.clear()
+        self._feed.pump.drop(self)
         self._task.cancel()
         return self._task
 
     # -- what arrives --------------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Take one message; True if there may be more. Called by the pump."""
+        """Do one piece of work, or take one message; True if there may be more. Called by the pump."""
         session = self._session
-        if session is None or self._closed:
+        if self._closed:
             return False
         try:
+            if self._todo:
+                self._do(self._todo.popleft())
+                return True
+            if session is None:
+                return False
             session.sockets.look()
             if not session.sockets.lost:
                 return self._take(session)
@@ -173,7 +196,8 @@ class Subscription:
             log.error("an engine's events could not be read: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
             self._count("mistake")
             self._plane.residency.add(self.target, "malformed", time.monotonic())
-        session.ended.set()
+        if session is not None:
+            session.ended.set()
         return False
 
     def _take(self, session: _Session) -> bool:
@@ -241,33 +265,46 @@ class Subscription:
         started_at = self.engine.started_at
         if started_at is not None and started_at != self._started_at:
             self._started_at = started_at
+            self._again.set()
             self._act(self.tracker.started(started_at, now_s))
 
     def _act(self, actions: list[Action[bytes]]) -> None:
-        book, now_s = self._plane.residency, time.monotonic()
+        """Do what the tracker says, in its order, a piece at a time: thousands of batches may have waited for a replay. What must not wait is done
+        at once: asking, and forgetting a process that is gone, whose batches are refused from then on."""
         for action in actions:
-            if isinstance(action, Apply):
-                self._apply(action)
-            elif isinstance(action, AskReplay):
-                if not (book.has(self.target, "subscribing") or book.has(self.target, "restart")):
-                    book.add(self.target, "replay", now_s)
+            if isinstance(action, AskReplay):
                 self._ask(action)
-            elif isinstance(action, Gap):
-                self._count("gap")
-                self._lost = True
-                if action.first == 0:
-                    book.add(self.target, "late_join", now_s)
-                else:
-                    self._begin_anew(now_s)
             elif isinstance(action, Restarted):
-                self._count("restart")
-                self._lost = False
-                self._plane.events.set_generation(self.target, action.generation, now_s)
-                self._plane.index.forget(self.engine.url)  # a scrape may not have seen it yet
-                book.restarted(self.target, now_s)
-            elif isinstance(action, CaughtUp):
-                whole: tuple[Reason, ...] = () if self._lost else ("late_join", "relearning")
-                book.drop(self.target, "subscribing", "restart", "replay", "stale", *whole, now_s=now_s)
+                self._todo.clear()
+                self._restarted(action, time.monotonic())
+            else:
+                self._todo.append(action)
+        if actions:
+            self._wake()
+
+    def _do(self, work: Apply[bytes] | Gap | CaughtUp | _Piece) -> None:
+        book, now_s = self._plane.residency, time.monotonic()
+        if isinstance(work, Apply):
+            self._decode(work, now_s)
+        elif isinstance(work, _Piece):
+            self._apply(work, now_s)
+        elif isinstance(work, Gap):
+            self._count("gap")
+            self._lost = True
+            if work.first == 0:
+                book.add(self.target, "late_join", now_s)
+            else:
+                self._begin_anew(now_s)
+        else:
+            whole: tuple[Reason, ...] = () if self._lost else ("late_join", "relearning")
+            book.drop(self.target, "subscribing", "restart", "replay", "stale", *whole, now_s=now_s)
+
+    def _restarted(self, action: Restarted, now_s: float) -> None:
+        self._count("restart")
+        self._lost = False
+        self._plane.events.set_generation(self.target, action.generation, now_s)
+        self._plane.index.forget(self.engine.url)  # a scrape may not have seen it yet
+        self._plane.residency.restarted(self.target, now_s)
 
     def _begin_anew(self, now_s: float) -> None:
         """What was known may be wrong: forget it and learn from what comes."""
@@ -278,15 +315,16 @@ class Subscription:
         self._plane.residency.drop(self.target, "malformed", now_s=now_s)
 
     def _ask(self, action: AskReplay) -> None:
-        session = self._session
+        session, book = self._session, self._plane.residency
         if session is None:
             return  # the next connection asks by itself
+        if not (book.has(self.target, "subscribing") or book.has(self.target, "restart")):
+            book.add(self.target, "replay", time.monotonic())
         self._count("asked")
         session.request, session.replay_messages, session.replay_bytes = action.request, 0, 0
         session.sockets.ask(action.first)
 
-    def _apply(self, action: Apply[bytes]) -> None:
-        now_s = time.monotonic()
+    def _decode(self, action: Apply[bytes], now_s: float) -> None:
         try:
             batch = kv_events.decode(action.batch)
         except kv_events.EventError:
@@ -297,8 +335,11 @@ class Subscription:
             self._count("other_rank")
             self._plane.residency.add(self.target, "malformed", now_s)
             return
+        self._todo.extendleft(_Piece(piece, action.generation) for piece in reversed(kv_pieces.cut(batch, PIECE_BLOCKS)))
+
+    def _apply(self, piece: _Piece, now_s: float) -> None:
         self._emptied = False
-        applied = self._plane.events.apply(self.target, batch, now_s, generation=action.generation)
+        applied = self._plane.events.apply(self.target, piece.batch, now_s, generation=piece.generation)
         if applied.cleared:  # the cache is empty, and that is all there is to know
             self._lost = False
             self._plane.residency.drop(self.target, "late_join", "relearning", now_s=now_s)

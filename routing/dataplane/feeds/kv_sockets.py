@@ -21,7 +21,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 LIVE_HWM = 10_000
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # a peer that sends more is cut off
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a report of a prompt of a million tokens has 5; a peer that sends more is cut off
 HEARTBEAT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 15.0
 MAX_SOCKETS = 16_384
@@ -242,8 +242,10 @@ class Pump:
         """Turn, for ever."""
         while True:
             await self._wake.wait()
+            before_s = self.busy_s
             if self.turn():
-                await asyncio.sleep(REST_S if self._busy() else 0)
+                # Half of the loop at most is ours while requests are in flight, even where one message took longer than a slice.
+                await asyncio.sleep(max(REST_S, self.busy_s - before_s - SLICE_S) if self._busy() else 0)
             else:
                 self._wake.clear()
 

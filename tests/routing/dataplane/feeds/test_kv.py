@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from routing.core.sequence import Apply
 from routing.core.snapshot import KvEvents
-from routing.dataplane.feeds import load
+from routing.dataplane.feeds import kv, load
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.replica import FakeReplica, Script
 from tests.fakes.rig import KEY_A, KEY_B, Rig, bumped, replica_entry, until
@@ -479,6 +480,63 @@ async def test_a_flood_of_events_starves_no_request(rig: Rig, source: FakeSource
     await flooder
     assert during > 0  # events went on while requests did
     assert len(rig.a.requests) == 31
+
+
+async def test_a_huge_batch_and_thousands_that_waited_are_applied_a_piece_at_a_time(rig: Rig, source: FakeSource) -> None:
+    """One step of the pump does a bounded piece of work, whatever came in at once; and in order."""
+    salt = await exact(rig, source)
+    (subscription,) = rig.router.kv._subscriptions.values()
+    waited = [Apply(number, source.batch(chain(1, salt, first=70_000 + number * BLOCK, base=9000 + number)), 0) for number in range(300)]
+    subscription._act([Apply(0, source.batch(chain(2000, salt)), 0), *waited, Apply(1, source.batch(removed(*range(2000, 1500, -1))), 0)])
+    before, steps, largest = 0, 0, 0
+    while subscription._todo:  # no await: nobody else turns
+        subscription.step()
+        steps, largest, before = steps + 1, max(largest, abs(held(rig, rig.a) - before)), held(rig, rig.a)
+    assert largest == kv.PIECE_BLOCKS
+    assert steps > 600
+    assert before == 1800
+    assert (await asked(rig, prompt(200)))["A"].matched_tokens == 200 * BLOCK
+
+
+async def test_a_late_router_is_exact_once_it_saw_as_much_as_the_cache_holds(rig: Rig, source: FakeSource) -> None:
+    source.next = 5000
+    rig.only_a()
+    speak(rig.a, source.said())
+    source.say(removed(424_242), live=False)
+    await check(rig)
+    salt = await known(rig)
+    await becomes(rig, rig.a, "warming", "late_join")
+    rig.router.plane.engine(rig.a.url).capacity_tokens = 40 * BLOCK
+    source.say(chain(30, salt))
+    await until(lambda: held(rig, rig.a) == 30)
+    look(rig)
+    assert standing(rig, rig.a) == ("warming", "late_join")
+    source.say(chain(9, salt, first=60_000, base=100))
+    await until(lambda: held(rig, rig.a) == 39)
+    look(rig)
+    assert standing(rig, rig.a) == ("exact", "ok")
+
+
+def look(rig: Rig) -> None:
+    """As if the second between two looks at the index were over."""
+    rig.router.kv._looked_s = 0.0
+    rig.router.kv._tick(time.monotonic())
+
+
+async def test_an_index_over_its_budget_is_not_exact(make_rig: MakeRig, source: FakeSource) -> None:
+    rig = await make_rig(event_index_bytes=1024 * 1024, **FAST)
+    salt = await exact(rig, source)
+    source.say(chain(3000, salt))
+    await until(lambda: held(rig, rig.a) == 3000)
+    look(rig)
+    assert standing(rig, rig.a) == ("exact", "ok")
+    source.say(chain(3000, salt, first=200_000, base=10_000))
+    await until(lambda: rig.router.plane.events.counters["evicted"] > 0 and rig.router.plane.events.counters["stored"] == 6000)
+    look(rig)
+    assert standing(rig, rig.a) == ("degraded", "budget")
+    rig.router.kv._evicted_s -= 61.0
+    look(rig)
+    assert standing(rig, rig.a) == ("exact", "ok")
 
 
 async def test_events_leave_no_trace_in_logs_reports_and_metrics(rig: Rig, source: FakeSource, caplog: pytest.LogCaptureFixture) -> None:
