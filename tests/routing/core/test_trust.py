@@ -308,6 +308,10 @@ def test_a_shortfall_whatever_the_age_does_not() -> None:
     assert named(lambda number: wrong(number, age_s=float(number % 9))) == "unknown"
 
 
+def test_shortfalls_that_vary_at_one_age_do_not() -> None:
+    assert named(lambda number: answer(1600 + number % 7 * BLOCK, 1568 if number % 3 == 0 else 0)) == "unknown"
+
+
 # -- several tenants ---------------------------------------------------------------------------------------------------
 
 
