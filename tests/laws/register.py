@@ -30,6 +30,8 @@ KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
 TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
+SANDBOX = "tests/routing/prompts/test_sandbox.py"
+SEGMENTS = "tests/routing/prompts/test_segments.py"
 RECONCILE = ("tests/routing/core/test_reconcile.py",)
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
@@ -560,6 +562,44 @@ _TOKENS = [
     ),
 ]
 
+_PROMPTS = [
+    Mutant(
+        "segments shared by namespaces",
+        "routing/prompts/segments.py",
+        "    return ns_key, tokenizer_digest,",
+        '    return b"", tokenizer_digest,',
+        (f"{SEGMENTS}::test_a_namespace_sees_only_what_it_put_in",),
+    ),
+    Mutant(
+        "a newcomer's segments in the place of another tenant's",
+        "routing/prompts/segments.py",
+        "            return None\n        held = self._owners[owner] = _Owner()",
+        "            del self._owners[next(iter(self._owners))]\n        held = self._owners[owner] = _Owner()",
+        (f"{SEGMENTS}::test_newcomers_take_the_place_of_the_idle_alone",),
+    ),
+    Mutant(
+        "a worker with the router's environment",
+        "routing/prompts/pool.py",
+        'env={"TOKENIZERS_PARALLELISM": "false"}',
+        "env=None",
+        (f"{SANDBOX}::test_a_worker_holds_nothing",),
+    ),
+    Mutant(
+        "a worker for every tenant",
+        "routing/prompts/pool.py",
+        "own = next((handle for handle in idle if handle.owner == owner), None)",
+        "own = next(iter(idle), None)",
+        (f"{SANDBOX}::test_a_worker_serves_one_tenant_and_gives_way_to_another",),
+    ),
+    Mutant(
+        "all workers for whoever hangs",
+        "routing/prompts/pool.py",
+        "if self._running[owner] >= self._limits.owner_workers:",
+        "if False:",
+        (f"{SANDBOX}::test_others_are_served_while_one_hangs",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -573,5 +613,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *_OUTWARD,
     *_EVENTS,
     *_TOKENS,
+    *_PROMPTS,
     *_RECONCILIATION,
 )
