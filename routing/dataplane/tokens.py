@@ -67,6 +67,15 @@ def ns_key(namespace: Namespace) -> bytes:
     return bytes.fromhex(namespace.public_id.removeprefix("ns-"))
 
 
+def owner_of(flight: Flight) -> bytes:
+    """Whose workers and budget a prompt takes: its tenant's. An audit's are apart from those of the tenant's requests and of any other tenant's audits,
+    since a worker that has run one tenant's template must never see another's text."""
+    if flight.caller is None:
+        raise RuntimeError("nobody is calling")
+    tenant = flight.caller.grant.tenant.snapshot.tenant_id.bytes
+    return tenant if flight.probe is None else b"audit" + tenant
+
+
 def model_of(entry: ModelEntry) -> PromptModel | None:
     """The artifacts that a model names; None where it names no tokenizer."""
     if entry.tokenizer.digest is None:
@@ -97,7 +106,7 @@ async def _find(plane: Plane, flight: Flight) -> Found:
     try:
         async with asyncio.timeout(deadline_s + GRACE_S):
             result = await plane.tokens.prompts.tokens(
-                call.body.value, api=call.api, model=model, ns_key=ns_key(namespace), owner=flight.owner, deadline_s=deadline_s
+                call.body.value, api=call.api, model=model, ns_key=ns_key(namespace), owner=owner_of(flight), deadline_s=deadline_s
             )
     except TimeoutError:
         return Found(why_not="deadline")

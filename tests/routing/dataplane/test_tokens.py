@@ -18,8 +18,9 @@ from routing.dataplane.inflight import Prompt
 from routing.dataplane.tokens import Found
 from routing.prompts.service import NoTokens, Prompts, Tokens
 from tests.fakes.artifacts import TEMPLATE, TOKENIZER, chatml, digest, ids_of, naming
-from tests.fakes.rig import KEY_B, Rig, bumped, until
+from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, Rig, bumped, until
 from tests.routing.dataplane.conftest import MakeRig
+from tests.routing.dataplane.test_probes import ask
 
 CHAT = {"model": "m-7b", "messages": [{"role": "user", "content": "Tell me about salt, and bread, and water. " * 20}]}
 
@@ -172,3 +173,29 @@ async def test_nothing_is_asked_where_no_tokenizer_is_named(rig: Rig) -> None:
     rig.publish(bumped(rig.globex))
     assert (await rig.chat(CHAT)).status == 200
     assert results(rig) == {"undeclared": 1}
+
+
+class Seen(Prompts):
+    """A service that notes for whom it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: list[bytes] = []
+        self.ns_keys: list[bytes] = []
+
+    async def tokens(self, body: Any, *, owner: bytes, ns_key: bytes, **more: Any) -> Tokens | NoTokens:
+        self.owners.append(owner)
+        self.ns_keys.append(ns_key)
+        return NoTokens("deadline")
+
+
+async def test_each_tenant_and_each_tenants_audits_are_owners_of_their_own(rig: Rig) -> None:
+    """A process of the sandbox serves one owner, so no template of one tenant ever runs where another's text was, in audits neither."""
+    await load(rig)
+    rig.router.plane.tokens.prompts = seen = Seen()
+    for key in (KEY_A, KEY_A_EMEA, KEY_B):
+        await rig.chat(CHAT, key=key)
+    assert (await ask(rig)).status == 200  # acme's audit
+    acme, globex = rig.acme.tenant_id.bytes, rig.globex.tenant_id.bytes
+    assert seen.owners == [acme, acme, globex, b"audit" + acme]
+    assert len(set(seen.ns_keys)) == 4
