@@ -130,7 +130,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
         catalogue=_digests("ROUTER_CATALOGUE", env),
         tokens_s=number("ROUTER_TOKENS_S", default.tokens_s),
-        artifact_bytes=read.integer("ROUTER_ARTIFACT_BYTES", default.artifact_bytes, low=1024, env=env),
+        artifact_bytes=read.integer("ROUTER_ARTIFACT_BYTES", default.artifact_bytes, low=1024, high=default.artifact_bytes, env=env),
         artifact_disk_bytes=read.integer("ROUTER_ARTIFACT_DISK_BYTES", default.artifact_disk_bytes, low=1024, env=env),
         parity_s=number("ROUTER_PARITY_S", default.parity_s),
         kv_replay_s=number("ROUTER_KV_REPLAY_S", default.kv_replay_s),

@@ -68,7 +68,7 @@ def ns_key(namespace: Namespace) -> bytes:
 
 
 def owner_of(flight: Flight) -> bytes:
-    """Whose workers and budget a prompt takes: its tenant's. An audit's are apart from those of the tenant's requests and of any other tenant's audits,
+    """Whose workers and budget a prompt takes: its tenant's. An audit's are apart from those of the tenant's requests and of other tenants' audits,
     since a worker that has run one tenant's template must never see another's text."""
     if flight.caller is None:
         raise RuntimeError("nobody is calling")

@@ -60,6 +60,9 @@ def _environment(folder: Path, **more: str) -> dict[str, str]:
         ("ROUTER_FIRST_BYTE_S", "soon"),
         ("VALKEY_URL", ""),
         ("SALTROUTE_STATE_DIR", ""),
+        ("ROUTER_CATALOGUE", "ab12"),
+        ("ROUTER_CATALOGUE", "words"),
+        ("ROUTER_ARTIFACT_BYTES", "9999999999999"),
     ],
 )
 def test_a_setting_that_is_wrong_is_named_at_start(tmp_path: Path, name: str, value: str) -> None:
@@ -69,8 +72,11 @@ def test_a_setting_that_is_wrong_is_named_at_start(tmp_path: Path, name: str, va
 
 def test_settings_are_read_into_one_value(tmp_path: Path) -> None:
     config, secrets = from_environment(
-        _environment(tmp_path, ROUTER_ID="r7", ROUTER_IDLE_S="0.5", ROUTER_CORS_ORIGINS="https://a.example, https://b.example")
+        _environment(
+            tmp_path, ROUTER_ID="r7", ROUTER_IDLE_S="0.5", ROUTER_CORS_ORIGINS="https://a.example, https://b.example", ROUTER_CATALOGUE="ab" * 32
+        )
     )
+    assert config.catalogue == {b"\xab" * 32}
     assert (config.router_id, config.idle_s, config.cors_origins) == ("r7", 0.5, ("https://a.example", "https://b.example"))
     assert (config.max_body_bytes, config.first_byte_s) == (32 * 1024 * 1024, 30.0)
     assert "records key" not in repr(secrets) + repr(config)
