@@ -38,8 +38,9 @@ class LeafFirstStack:
         self._heavy: set[int] = set()
         self._slots: dict[int, int] = {}  # block -> slot, most recent last
         self._total = 0  # blocks, as estimated
-        self._times: array[float] = array("d", [0.0]) * (2 * limit + 2)
-        self._tree: array[int] = array("q", [0]) * (2 * limit + 2)  # Fenwick tree over slots: the blocks that each stands for
+        slots = 2 * min(limit, 512) + 2
+        self._times: array[float] = array("d", [0.0]) * slots
+        self._tree: array[int] = array("q", [0]) * slots  # Fenwick tree over slots: the blocks that each stands for
         self._next = 1
 
     def __len__(self) -> int:
@@ -114,14 +115,14 @@ class LeafFirstStack:
             slot += slot & -slot
 
     def _compact(self) -> None:
-        """Number the slots anew, in order."""
+        """Number the slots anew, in order, with room for as many again."""
         times = [self._times[slot] for slot in self._slots.values()]
         self._slots = dict(zip(self._slots, range(1, len(self._slots) + 1), strict=True))
         self._next = len(self._slots) + 1
         self._total = 0
-        tree = self._tree
-        for slot in range(1, len(tree)):
-            tree[slot] = 0
+        room = max(len(self._tree), 2 * self._next)
+        self._times = array("d", [0.0]) * room
+        tree = self._tree = array("q", [0]) * room
         for slot, (block, at_s) in enumerate(zip(self._slots, times, strict=True), start=1):
             self._times[slot] = at_s
             tree[slot] = self.weight_of(block)

@@ -296,12 +296,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--quick", action="store_true", help="one seed, a quarter of the requests: about a minute")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--size", type=float, default=1.0, help="share of each workload's requests; whole: about seven minutes of one core")
     parser.add_argument("--only", action="append", help="a scenario; may be repeated")
     parser.add_argument("--residency", choices=("events", "history"), default="events")
     parser.add_argument("--jobs", type=int, default=1, help="processes; each takes a core")
     parser.add_argument("--output", type=Path, help="default: docs/benchmarks/policies.md, of whole runs only")
     options = parser.parse_args(arguments)
-    size, seeds = (0.25, 1) if options.quick else (1.0, options.seeds)
+    size, seeds = (0.25, 1) if options.quick else (options.size, options.seeds)
     wanted = [scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only]
     if not wanted:
         sys.stderr.write(f"No such scenario; known: {', '.join(scenario.name for scenario in SCENARIOS)}.\n")
