@@ -162,3 +162,10 @@ async def test_an_address_that_is_not_allowed_is_not_asked(make_rig: MakeRig, fl
     await until(lambda: states(rig) == {"unavailable": 1}, 30)
     assert parity(rig)["others"][0]["why"] == "blocked"
     assert list(fleet[0].replica.requests) == []
+
+
+async def test_what_agrees_is_compared_again_when_it_is_time(make_rig: MakeRig, fleet: Fleet) -> None:
+    """An engine may change its files without a restart that we see."""
+    rig = await compared(make_rig, fleet[0].url, parity_s=0.05)
+    count = rig.router.plane.metrics.registry.get_sample_value
+    await until(lambda: (count("saltroute_parity_checks_total", {"result": "ok"}) or 0) >= 3, 30)
