@@ -68,17 +68,17 @@ def plan(mix: Mix, *, seconds: float, seed: int) -> list[Dialogue]:
 def _turns(draw: random.Random, kind: Kind, pause_s: float) -> tuple[int | None, tuple[Turn, ...]]:
     system = draw.randrange(SYSTEM_PROMPTS)
     if kind == "document":
-        return None, (Turn(0.0, draw.randrange(2500, 5000), draw.randrange(16, 64)),)
+        return None, (Turn(0.0, draw.randrange(2500, 5000), draw.randrange(6, 24)),)
     if kind == "writer":
         return None, (Turn(0.0, draw.randrange(40, 120), draw.randrange(900, 1500)),)
     if kind == "agent":
-        first = Turn(0.0, draw.randrange(1200, 2400), draw.randrange(16, 48))
+        first = Turn(0.0, draw.randrange(1200, 2400), draw.randrange(4, 16))
         return system, (
             first,
-            *(Turn(draw.expovariate(1 / 0.6), draw.randrange(60, 400), draw.randrange(8, 40)) for _ in range(draw.randrange(4, 12))),
+            *(Turn(draw.expovariate(1 / 0.6), draw.randrange(60, 400), draw.randrange(4, 16)) for _ in range(draw.randrange(4, 12))),
         )
-    first = Turn(0.0, draw.randrange(200, 1500), draw.randrange(16, 64))
-    later = (Turn(draw.expovariate(1 / pause_s), draw.randrange(30, 250), draw.randrange(16, 64)) for _ in range(draw.randrange(2, 8)))
+    first = Turn(0.0, draw.randrange(200, 1500), draw.randrange(6, 24))
+    later = (Turn(draw.expovariate(1 / pause_s), draw.randrange(30, 250), draw.randrange(6, 24)) for _ in range(draw.randrange(2, 8)))
     return system, (first, *later)
 
 
