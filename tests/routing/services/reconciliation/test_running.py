@@ -217,6 +217,18 @@ def test_an_assignment_without_effect_is_taken_away_once(place: Place) -> None:
         assert actions(place.tenant.id).count("replica.release") == 1
 
 
+@pytest.mark.parametrize(("state", "freed"), [("isolated", True), ("unverified", False), ("suspect", False), ("quarantined", False)], ids=str)
+def test_an_assignment_that_has_an_effect_is_never_taken_away(place: Place, state: str, freed: bool) -> None:
+    """The rows may have changed since the finding was made, so the repair asks again; once more, it does nothing."""
+    from routing.services import isolation
+
+    place.change(dedicated_namespace=NAMESPACE, isolation_state=state)
+    with tenant_scope(place.tenant.id):
+        assert isolation.release(tenant_id=place.tenant.id, replica_id=place.replica_ids[0]) is freed
+        assert isolation.release(tenant_id=place.tenant.id, replica_id=place.replica_ids[0]) is False
+    assert (place.replica().dedicated_namespace is None) is freed
+
+
 def test_an_assignment_whose_namespace_cannot_come_again(place: Place) -> None:
     """It was used, then the endpoint's epoch was rotated. Only told: an engine that may ignore salts must lose its cache first."""
     from tests.routing.services.reconciliation.place import decide
