@@ -71,7 +71,7 @@ async def test_others_are_served_while_one_hangs() -> None:
         await serves(service, A)
         hanging = [asyncio.create_task(service.ask(CHAT, owner=B, model=service.with_template(ENDLESS))) for _ in range(3)]
         for turn in range(30):
-            assert isinstance(await service.ask({"messages": [{"role": "user", "content": f"turn {turn}"}]}, owner=A), Tokens)
+            assert isinstance(await service.ask({"messages": [{"role": "user", "content": f"turn {turn}"}]}, owner=A, deadline_s=20.0), Tokens)
         assert not any(task.done() for task in hanging)
         assert service.prompts.stats()["sandbox_workers_busy"] >= 1
         for task in hanging:
