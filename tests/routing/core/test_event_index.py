@@ -103,6 +103,13 @@ def test_a_report_that_was_asked_for_is_never_counted() -> None:
     assert _match(index, "ab") == 1
 
 
+def test_copies_counted_before_a_report_count_as_one_after_it() -> None:
+    index = _holding(_root([1, 2], "ab"), stored([2], "b", parent=1))
+    index.use_set_semantics(TARGET)
+    index.apply(TARGET, batch(Removed((2,))), 0.0)
+    assert _match(index, "ab") == 1
+
+
 def test_a_first_block_computed_again_is_neither_a_copy_nor_a_report() -> None:
     """A prompt of exactly one block looks the same either way: the safe reading, for this block alone."""
     index = _holding(_root([1, 2], "ab"), _root([1], "a"), stored([2], "b", parent=1), Removed((2,)))
@@ -155,7 +162,7 @@ def test_a_prefix_counts_as_far_as_every_group_holds_it() -> None:
     index.apply(TARGET, batch(Removed((3,), "GPU", 0)), 0.0)
     assert _match(index, "abc") == 2
     index.apply(TARGET, batch(Removed((2,), "GPU", 0)), 0.0)
-    assert _match(index, "abc") == 1
+    assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 0.0) == EventMatch(1, 2, 0, "GPU", 0.0)
 
 
 def test_groups_of_different_block_sizes_have_chains_of_their_own() -> None:
@@ -439,6 +446,13 @@ def test_least_recently_used_leaves_go_first_and_leave_no_holes() -> None:
     assert index.apply(TARGET, batch(_root([7, 8], "mn")), 0.0).evicted == 2
     assert [_match(index, word) for word in ("abc", "xyz", "mn")] == [3, 1, 2]
     assert (index.counters["evicted"], index.counters["holes_matched"], index.owners()[b"A"]) == (2, 0, (6, 2))
+
+
+def test_each_pays_down_to_its_share_and_no_further() -> None:
+    """Both come over it in one batch: whoever is asked first does not pay for both."""
+    index = _index("A", "B", budget_bytes=6 * BLOCK_BYTES)
+    index.apply(TARGET, batch(_root([1, 2, 3, 4, 5, 6], "abcdef"), _root([7, 8, 9, 10, 11], "abcde", "B")), 0.0)
+    assert (_match(index, "abcdef", "A"), _match(index, "abcdef", "B")) == (3, 3)
 
 
 def test_parked_blocks_are_bounded_and_the_largest_salt_pays() -> None:
