@@ -52,7 +52,6 @@ class Book:
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     counts: Counter[tuple[State, State]] = field(default_factory=Counter)  # of changes, by the states before and after
     losses: Counter[str] = field(default_factory=Counter)  # times that messages of an engine were lost or unreadable, by its URL
-    changed: bool = False  # since the report was last sent
 
     def begin(self, target: Target, now_s: float) -> None:
         """Events of this target are read from now on."""
@@ -104,7 +103,6 @@ class Book:
 
     def report(self) -> list[dict[str, object]]:
         """The newest changes, oldest first."""
-        self.changed = False
         return [
             {"replica": one.target[0], "rank": one.target[1], "before": one.before, "after": one.after, "reason": one.reason, "at": one.at}
             for one in self.changes
@@ -125,5 +123,4 @@ class Book:
             return  # another reason for the same state
         self.counts[change.before, change.after] += 1
         self.changes.append(Change(target=target, before=change.before, after=change.after, reason=change.reason, at=time.time()))
-        self.changed = True
         log.info("residency of %s rank %d: %s, was %s; reason: %s", target[0], target[1], change.after, change.before, change.reason)
