@@ -245,11 +245,14 @@ class PeerFeed:
         try:
             async with asyncio.timeout(WARM_S):
                 await self._first_try.wait()
-                if not self._subscribed or dict(await valkey.pubsub_numsub(CHANNEL)).get(CHANNEL.encode(), 0) <= 1:
+                others = dict(await valkey.pubsub_numsub(CHANNEL)).get(CHANNEL.encode(), 0) - 1 if self._subscribed else 0
+                if others < 1:
                     return 0
                 self._wants_warmth = False
                 await self._believed.wait()
-                await asyncio.sleep(4 * BATCH_S)  # others may answer the first beat too
+                asked_by_s = time.monotonic() + WARM_S / 4
+                while len(self._plane.siblings.believed(now_s := time.monotonic())) < others and now_s < asked_by_s:  # noqa: ASYNC110 - each is counted by its own beat
+                    await asyncio.sleep(BATCH_S)  # who answers first may be new itself
                 return await self._ask(valkey)
         except _GONE:
             self._wants_warmth = True  # when one is heard after all

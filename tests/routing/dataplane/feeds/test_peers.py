@@ -361,6 +361,8 @@ async def test_a_third_router_hits_at_once(make_rig: MakeRig, url: str) -> None:
     for document in (three.acme, three.globex):
         three.publish(document)
     assert set(_matched(three, bodies[0]).values()) == {0}  # it had no tenants when it asked: nobody's history was taken
+    await three.router.stop()
+    await until(lambda: len(one.router.plane.siblings.heard()) == 1)
     four = await _late(make_rig, url, one)
     for body in bodies:
         assert _matched(four, body) == _matched(one, body)
