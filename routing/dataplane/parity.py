@@ -25,16 +25,18 @@ import msgspec
 from routing.core.parity import Pair, Parity, first_difference
 from routing.dataplane.state import Plane
 from routing.dataplane.tokens import model_of
-from routing.dataplane.view import EndpointView, ReplicaView
+from routing.dataplane.view import EndpointView, PlaneView, ReplicaView
 from routing.outbound import guard
 from routing.prompts.service import NoTokens, Prompts
 
+OUR_TROUBLE = frozenset({"bad_tokenizer", "bad_template", "set_aside", "deadline", "memory", "queue_full", "worker", "stopped"})  # not the sample's
 FAMILIES = frozenset({"vllm"})  # engines whose /tokenize takes chats and texts as their inference does
-OURS_S = 20.0  # for our own side of a sample
+OURS_S = 5.0  # for our own side of a sample
 MAX_ANSWER_BYTES = 1024 * 1024
 AGAIN_S = 30.0  # after a check that could not be made
 LOOK_S = 0.25
-AT_ONCE = 2
+LOOK_AT = 500  # pairs at each look: with ten thousand each is looked at every five seconds
+AT_ONCE = 4
 log = logging.getLogger("saltroute.parity")
 
 _TOOL = {
@@ -87,6 +89,8 @@ async def compare(plane: Plane, prompts: Prompts, endpoint: EndpointView, replic
             sample, api="chat" if "messages" in sample else "completions", model=model, ns_key=key, owner=owner, deadline_s=OURS_S
         )
         if isinstance(ours, NoTokens):
+            if ours.reason in OUR_TROUBLE:
+                return Parity("unavailable", at, compared=compared, why="ours")
             continue
         try:
             theirs = await _ask(plane, replica, {"model": endpoint.entry.served_model, **sample})
@@ -140,12 +144,26 @@ class _Watched:
     task: asyncio.Task[None] | None = None
 
 
+Present = tuple[bytes, EndpointView, ReplicaView]  # with the tenant's id
+
+
+def _pairs(view: PlaneView) -> Iterator[Present]:
+    """Every endpoint that names a tokenizer, with every replica of its pool."""
+    for tenant in view.tenants.values():
+        for endpoint in () if tenant.snapshot.deleted else tenant.endpoints.values():
+            for replica in endpoint.replicas if endpoint.entry.model.tokenizer.digest is not None else ():
+                yield tenant.snapshot.tenant_id.bytes, endpoint, replica
+
+
 class ParityFeed:
     """Keeps ``plane.tokens.parity`` and ``plane.tokens.mismatched`` as the engines are."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._watched: dict[Pair, _Watched] = {}
+        self._view: PlaneView | None = None
+        self._present: dict[Pair, Present] = {}
+        self._turn: Iterator[Pair] = iter(())
 
     async def run(self) -> None:
         """Compare what is due, for ever."""
@@ -159,36 +177,57 @@ class ParityFeed:
                     watched.task.cancel()
 
     def adjust(self) -> None:
-        """Begin comparisons that are due, forget pairs that are gone."""
-        present = {(endpoint.entry.id, replica.entry.id): (owner, endpoint, replica) for owner, endpoint, replica in self._pairs()}
-        for pair in [pair for pair in self._watched if pair not in present]:
-            if (task := self._watched.pop(pair).task) is not None:
-                task.cancel()
-            self._plane.tokens.parity.pop(pair, None)
-        now_s, running = time.monotonic(), sum(watched.task is not None for watched in self._watched.values())
-        for pair, (owner, endpoint, replica) in present.items():
-            depends_on = self._print(endpoint, replica)
-            watched = self._watched.setdefault(pair, _Watched(depends_on))
-            if watched.print_ != depends_on:
-                watched.print_, watched.due_s = depends_on, 0.0
-            if watched.task is None and watched.due_s <= now_s and running < AT_ONCE:
-                running += 1
-                watched.task = asyncio.create_task(self._check(pair, watched, owner, endpoint, replica), name="parity")
-        self._plane.tokens.mismatched = {endpoint for (endpoint, _), one in self._plane.tokens.parity.items() if one.state == "different"}
+        """Look at the next few pairs, begin those that are due, forget those that are gone. One check at a time works for a tenant."""
+        if self._plane.view is not self._view:
+            self._view = self._plane.view
+            self._present = {(endpoint.entry.id, replica.entry.id): (owner, endpoint, replica) for owner, endpoint, replica in _pairs(self._view)}
+            self._turn = iter(())
+            for pair in [pair for pair in self._watched if pair not in self._present]:
+                self._forget(pair)
+        running = [self._present[pair][0] for pair, watched in self._watched.items() if watched.task is not None]
+        for _ in range(min(LOOK_AT, len(self._present))):
+            upcoming = next(self._turn, None)
+            if upcoming is None:
+                self._turn = iter(tuple(self._present))
+                upcoming = next(self._turn)
+            self._look(upcoming, running)
 
-    def _pairs(self) -> Iterator[tuple[bytes, EndpointView, ReplicaView]]:
-        """Every endpoint whose artifacts are loaded, with every replica of its pool that can be reached."""
-        plane = self._plane
-        for tenant in plane.view.tenants.values():
-            for endpoint in () if tenant.snapshot.deleted else tenant.endpoints.values():
-                model = model_of(endpoint.entry.model)
-                if model is None or not plane.tokens.prompts.known(model.tokenizer_digest, "tokenizer"):
-                    continue
-                if model.template_digest is not None and not plane.tokens.prompts.known(model.template_digest, "chat_template"):
-                    continue
-                for replica in endpoint.replicas:
-                    if plane.engine(replica.url).reachable():
-                        yield tenant.snapshot.tenant_id.bytes, endpoint, replica
+    def _look(self, pair: Pair, running: list[bytes]) -> None:
+        owner, endpoint, replica = self._present[pair]
+        if not self._ready(endpoint, replica):
+            if pair in self._watched:
+                self._forget(pair)
+            return
+        depends_on = self._print(endpoint, replica)
+        watched = self._watched.setdefault(pair, _Watched(depends_on))
+        if watched.print_ != depends_on:
+            watched.print_, watched.due_s = depends_on, 0.0
+        if watched.task is None and watched.due_s <= time.monotonic() and len(running) < AT_ONCE and owner not in running:
+            running.append(owner)
+            watched.task = asyncio.create_task(self._check(pair, watched, owner, endpoint, replica), name="parity")
+
+    def _ready(self, endpoint: EndpointView, replica: ReplicaView) -> bool:
+        """Whether the endpoint's artifacts are loaded and the replica can be reached."""
+        model, prompts = model_of(endpoint.entry.model), self._plane.tokens.prompts
+        if model is None or not prompts.known(model.tokenizer_digest, "tokenizer"):
+            return False
+        if model.template_digest is not None and not prompts.known(model.template_digest, "chat_template"):
+            return False
+        engine = self._plane.engines.get(replica.url)
+        return engine is not None and engine.reachable()
+
+    def _forget(self, pair: Pair) -> None:
+        if (task := self._watched.pop(pair).task) is not None:
+            task.cancel()
+        self._keep(pair, None)
+
+    def _keep(self, pair: Pair, found: Parity | None) -> None:
+        parity = self._plane.tokens.parity
+        if found is None:
+            parity.pop(pair, None)
+        else:
+            parity[pair] = found
+        self._plane.tokens.mismatched = {endpoint for (endpoint, _), one in parity.items() if one.state == "different"}
 
     def _print(self, endpoint: EndpointView, replica: ReplicaView) -> tuple[object, ...]:
         """What the answer depends on: whenever it changes, the pair is compared again."""
@@ -203,14 +242,14 @@ class ParityFeed:
             log.error("comparing tokens failed: %s", type(error).__name__)  # noqa: TRY400 - as above
             found = Parity("unavailable", time.time(), why="mistake")
         before = self._plane.tokens.parity.get(pair)
-        if found.state == "unavailable" and found.why in ("connection", "answer") and before is not None and watched.print_ == print_:
+        if found.state == "unavailable" and found.why in ("connection", "answer", "ours") and before is not None and watched.print_ == print_:
             found = before  # silence does not take back what an engine said before
             watched.due_s = time.monotonic() + AGAIN_S
         else:
             again = self._plane.config.parity_s if found.state != "unavailable" or found.why in ("none", "engine") else AGAIN_S
             watched.due_s = time.monotonic() + again if watched.print_ == print_ else 0.0
         watched.task = None
-        self._plane.tokens.parity[pair] = found
+        self._keep(pair, found)
         self._plane.metrics.parity_checks.labels(result=found.state).inc()
         if found.state == "different" and (before is None or before.state != "different"):
             log.warning(

@@ -32,6 +32,7 @@ from routing.core.artifact import ArtifactError, Kind
 from routing.dataplane.feeds.artifact_files import ArtifactFiles
 from routing.dataplane.keys import Keys
 from routing.dataplane.state import Plane
+from routing.dataplane.view import PlaneView
 
 AT_ONCE = 4  # fetched
 FETCH_S = 10.0
@@ -72,6 +73,8 @@ class ArtifactFeed:
         self._tasks: dict[Item, asyncio.Task[None]] = {}
         self._wake = plane.swapped
         self._started = False
+        self._view: PlaneView | None = None
+        self._items: Mapping[Item, tuple[UUID, ...]] = {}
 
     async def run(self, valkey: Redis | None) -> None:
         """Follow the view, for ever. The prompt service, with its processes, is started when a snapshot first names an artifact."""
@@ -123,11 +126,15 @@ class ArtifactFeed:
                 held.failed("waiting", time.monotonic())
 
     def _named(self) -> Mapping[Item, tuple[UUID, ...]]:
+        """What the view names and for whom; looked through once for each view."""
+        if self._view is self._plane.view:
+            return self._items
         named: dict[Item, list[UUID]] = {}
         for tenant_id, tenant in self._plane.view.tenants.items():
             for item in artifact.named_by(tenant.snapshot):
                 named.setdefault(item, []).append(tenant_id)
-        return {item: tuple(tenants) for item, tenants in named.items()}
+        self._view, self._items = self._plane.view, {item: tuple(tenants) for item, tenants in named.items()}
+        return self._items
 
     def _forget(self, item: Item) -> None:
         kind, digest = item

@@ -42,7 +42,7 @@ async def live(make_rig: MakeRig, services: Services, valkey: Redis, *documents:
     for document in documents:
         await valkey.set(SNAPSHOT.format(document.tenant_id), sealed(document))
         await valkey.hset(VERSIONS, str(document.tenant_id), str(document.version))
-    return await make_rig(valkey_url=services.valkey_url("router"), deliver=not documents, **{"poll_s": 0.02, **settings})
+    return await make_rig(valkey_url=services.valkey_url("router"), deliver=not documents, **{"poll_s": 0.02, "tokens_s": 30.0, **settings})
 
 
 def artifacts(rig: Rig) -> dict[str, Any]:
