@@ -34,7 +34,7 @@ class Replica:
     in_flight: int = 0
     last_chosen: int = 0
     matched_tokens: int = 0  # prefix the replica probably holds
-    confidence: float = 0.0  # [0, 0.97], of that belief
+    confidence: float = 0.0  # [0, 0.995], of that belief
     evidence: str = "none"  # event, inferred, pending, none
     residency: str = "history"  # how far its events can be trusted: exact, warming, degraded, history
     evidence_age_s: float = 0.0

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from routing.core import prefix
-from routing.core.residency import NO_MATCH, Match
+from routing.core.residency import NO_MATCH, P_EVENT, Match
 from routing.core.residency_state import Reason, State
 from routing.core.trust import engine_rule
 from routing.dataplane.inflight import Prompt
@@ -22,7 +22,6 @@ from routing.dataplane.residency import Shown
 from routing.dataplane.state import Plane
 
 EVENT_LAG_S = 2.0  # an engine says within this what it holds
-P_EVENT = 0.97
 DURING_GAP = 0.5
 TIER_TRUST = {"GPU": 1.0, "CPU": 0.8, "STORAGE": 0.5}  # that a block there is used; slower tiers have yet to prove themselves
 UNTRUE = Shown(state="history", reason="kappa", since_s=None)  # of a namespace, or a tenant: what events promised it did not come true
@@ -31,7 +30,7 @@ _GAPS: frozenset[Reason] = frozenset({"gap", "stale", "malformed", "replay"})
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """``confidence`` in [0, 0.97] is the mean over the matched tokens, before kappa; ``evidence`` and ``age_s`` are those of the last of them."""
+    """``confidence`` in [0, P_EVENT] is the mean over the matched tokens, before kappa; ``evidence`` and ``age_s`` are those of the last of them."""
 
     matched_tokens: int
     confidence: float
