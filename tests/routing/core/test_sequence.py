@@ -217,9 +217,9 @@ class _Source:
                 assert action.batch == f"{self.publisher.process}:{action.seq}"
                 self.told[-1].append(action.seq)
             elif isinstance(action, Gap):
-                assert action.last is not None
-                self.told[-1].extend(range(action.first, action.last + 1))
-                self.lost.extend(range(action.first, action.last + 1))
+                last = action.first - 1 if action.last is None else action.last  # None: the next batch will show how many
+                self.told[-1].extend(range(action.first, last + 1))
+                self.lost.extend(range(action.first, last + 1))
             elif isinstance(action, AskReplay):
                 self.asked.append(action)
 
