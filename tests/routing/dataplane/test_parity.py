@@ -169,3 +169,14 @@ async def test_what_agrees_is_compared_again_when_it_is_time(make_rig: MakeRig, 
     rig = await compared(make_rig, fleet[0].url, parity_s=0.05)
     count = rig.router.plane.metrics.registry.get_sample_value
     await until(lambda: (count("saltroute_parity_checks_total", {"result": "ok"}) or 0) >= 3, 30)
+
+
+async def test_a_template_that_never_ends_keeps_nobody_from_being_compared(make_rig: MakeRig, fleet: Fleet) -> None:
+    """Acme's own side of the samples cannot be made: that is no difference, and globex's are made meanwhile."""
+    endless = b"{% for one in range(99999) %}{% for two in range(99999) %}{% endfor %}{% endfor %}"
+    rig = await compared(make_rig, fleet[0].url, fleet[1].url, template=endless)
+    rig.router.plane.tokens.prompts.load(digest(TEMPLATE), TEMPLATE, "chat_template")
+    rig.publish(naming(on(rig.globex, fleet[0].url, fleet[1].url)))
+    await until(lambda: states(rig).get("ok") == 2 and states(rig).get("unavailable", 0) >= 1, 60)
+    assert {row["why"] for row in parity(rig)["others"]} == {"ours"}
+    assert not rig.router.plane.tokens.mismatched

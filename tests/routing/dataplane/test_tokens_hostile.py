@@ -70,14 +70,15 @@ def tokenizer(**members: Any) -> bytes:
 
 REGEX = tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False})
 EXPANSION = tokenizer(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 2**23})
-ENDLESS = b"{% for one in range(10**9) %}{{ one }}{% endfor %}"
+RANGE = b"{% for one in range(10**9) %}{{ one }}{% endfor %}"
+ENDLESS = b"{% for one in range(99999) %}{% for two in range(99999) %}{% endfor %}{% endfor %}"
 GIGABYTE = b"{{ 'x' * 10**9 }}{% for one in range(99999) %}{{ 'y' * 99999 }}{% endfor %}"
 
 
 @pytest.mark.parametrize(
     "hostile",
-    [(TOKENIZER, ENDLESS), (TOKENIZER, GIGABYTE), (REGEX, TEMPLATE), (EXPANSION, TEMPLATE)],
-    ids=["endless", "gigabyte", "regex", "expansion"],
+    [(TOKENIZER, RANGE), (TOKENIZER, ENDLESS), (TOKENIZER, GIGABYTE), (REGEX, TEMPLATE), (EXPANSION, TEMPLATE)],
+    ids=["range", "endless", "gigabyte", "regex", "expansion"],
 )
 async def test_a_hostile_artifact_costs_its_own_tenant_the_tokens_and_nobody_else_anything(make_rig: MakeRig, hostile: tuple[bytes, bytes]) -> None:
     """Several of acme's prompts meet its artifact while globex sends as many: all are answered, globex's with exact tokens, acme's from history."""
