@@ -9,8 +9,8 @@ first byte comes
 * ``idle_s``: between two reads of an answer that has begun, and between two reads of a client's upload. There is no total limit: a generation
 may take an hour.
 * ``write_s``: how long a client may refuse to read before its stream is closed.
-* ``tokens_s``: how long a request waits for the exact tokens of its prompt; without them it goes on by the bytes. ``parity_s``: between two
-  comparisons of our tokens with an engine's.
+* ``tokens_s``: how long a request waits for the exact tokens of a short prompt, and a second more for each megabyte; without them it goes on by
+  the bytes. ``parity_s``: between two comparisons of our tokens with an engine's.
 * ``kv_replay_s``: how long a replay of KV events may make no progress. ``kv_retry_s``: before an event socket is connected to again, doubling.
 * ``drain_s``: how long streams may go on after SIGTERM; ``linger_s``: how long new requests are still served, while balancers take the router out.
 """

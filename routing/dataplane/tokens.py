@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
 
+WAITED_BYTES_PER_S = 1_000_000  # a longer prompt may take longer: about 5 % of what its prefill would take where nothing of it is cached
 GRACE_S = 0.05  # beyond the deadline that the service was given: it keeps it, this makes sure
 log = logging.getLogger("saltroute.tokens")
 
@@ -102,7 +103,7 @@ async def _find(plane: Plane, flight: Flight) -> Found:
         return Found(why_not="undeclared")
     if endpoint.entry.id in plane.tokens.mismatched:
         return Found(why_not="template_mismatch")
-    deadline_s = plane.config.tokens_s
+    deadline_s = plane.config.tokens_s + len(call.prompt) / WAITED_BYTES_PER_S
     try:
         async with asyncio.timeout(deadline_s + GRACE_S):
             result = await plane.tokens.prompts.tokens(
