@@ -9,7 +9,7 @@ from django.db import models
 from namespaces.audit.states import State
 from routing.core.findings import SEVERITIES
 from routing.core.findings import State as FindingState
-from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaState, SharingLevel
+from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaRole, ReplicaState, SharingLevel
 from tenants.models import TenantRow
 
 
@@ -122,6 +122,7 @@ class Replica(TenantRow):
     url = models.CharField(max_length=500)  # normalised
     engine = models.CharField(max_length=16, choices=_choices(EngineFamily), default="vllm")
     state = models.CharField(max_length=16, choices=_choices(ReplicaState), default="active")
+    role = models.CharField(max_length=16, choices=_choices(ReplicaRole), default="both")
     credential = models.BinaryField(null=True, blank=True)  # sealed to the routers; nobody here can open it
     credential_tag = models.BinaryField(max_length=16, null=True, blank=True)  # keyed digest of it: tells "the same again", see services.replicas
     kv_events = models.JSONField(null=True, blank=True)  # {endpoint, replay, topic}
@@ -199,6 +200,10 @@ class Endpoint(TenantRow):
     sharing = models.CharField(max_length=16, choices=_choices(SharingLevel), default="scope")
     routing_policy = _reference("routing.PolicyVersion")
     slo_policy = _reference("routing.PolicyVersion", null=True, blank=True)
+    candidate_policy = _reference("routing.PolicyVersion", null=True, blank=True)  # on trial beside routing_policy
+    canary_share = models.FloatField(default=0.0)  # of the prompts that the candidate places; 0: it decides in the shadow only
+    trial_since = models.DateTimeField(null=True, blank=True)  # when this pair of policies began to run side by side
+    previous_policy = _reference("routing.PolicyVersion", null=True, blank=True)  # what a roll-back returns to; never beside a candidate
     epoch = models.IntegerField(default=1)
     data_class = models.CharField(max_length=64, null=True, blank=True)
     own_cache = models.BooleanField(default=False)
@@ -209,6 +214,10 @@ class Endpoint(TenantRow):
         constraints = [
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "name"], name="endpoint_name_per_tenant"),
+            models.CheckConstraint(condition=models.Q(canary_share__gte=0.0, canary_share__lte=1.0), name="endpoint_canary_share_is_a_share"),
+            models.CheckConstraint(
+                condition=models.Q(candidate_policy=None) | models.Q(previous_policy=None), name="endpoint_one_way_back"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from django.utils import timezone
 
 from routing.api import shapes
-from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaState, SharingLevel
+from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Replica
 from routing.queries import Routers, UsablePool
 
@@ -70,6 +70,7 @@ def replica(row: Replica) -> shapes.ReplicaOut:
         name=row.name,
         url=row.url,
         engine=cast(EngineFamily, row.engine),
+        role=cast(ReplicaRole, row.role),
         state=cast(ReplicaState, row.state),
         has_credential=row.credential is not None,
         kv_events=row.kv_events,

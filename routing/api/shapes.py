@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaState, SharingLevel
+from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
 from tenants.api.bodies import Body
 
 Reason = Annotated[str, msgspec.Meta(max_length=500, description="Goes to the audit log.")]
@@ -182,6 +182,7 @@ class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     engine: EngineFamily
+    role: Annotated[ReplicaRole, msgspec.Meta(description="Whole requests (both), or only their prefill or their decode.")]
     state: ReplicaState
     has_credential: bool
     kv_events: dict[str, Any] | None
@@ -202,6 +203,7 @@ class ReplicaNew(Body):
     name: str
     url: str
     engine: EngineFamily = "vllm"
+    role: ReplicaRole = "both"
     kv_events: KvEventsBody | None = None
     credential: str | None = None
 
@@ -212,6 +214,7 @@ class ReplicaChange(Body):
     name: str | UnsetType = UNSET
     url: str | UnsetType = UNSET
     engine: EngineFamily | UnsetType = UNSET
+    role: ReplicaRole | UnsetType = UNSET
     kv_events: KvEventsBody | UnsetType | None = UNSET
     credential: str | UnsetType | None = UNSET
 

@@ -25,6 +25,7 @@ _HEAD = struct.Struct(">4sQ64s")
 
 IsolationMode = Literal["audited", "declared", "dedicated"]
 ReplicaState = Literal["active", "draining", "paused"]
+ReplicaRole = Literal["both", "prefill", "decode"]
 EngineFamily = Literal["vllm", "sglang", "trtllm", "llamacpp"]
 SharingLevel = Literal["tenant", "scope", "key", "none"]
 IsolationState = Literal["unverified", "isolated", "suspect", "quarantined"]
@@ -78,7 +79,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True):
     kv_events: KvEvents | None = None
     dedicated_namespace: str | None = None  # public namespace id it serves, where isolation asks for one
     isolation: IsolationState = "unverified"  # what audits have found of the physical engine
-    role: Literal["both", "prefill", "decode"] = "both"
+    role: ReplicaRole = "both"  # prefill and decode: one half of a request each, the KV cache goes from the one to the other
 
 
 class PoolEntry(msgspec.Struct, frozen=True):
@@ -90,6 +91,7 @@ class PoolEntry(msgspec.Struct, frozen=True):
     isolation: IsolationMode
     replicas: tuple[ReplicaEntry, ...] = ()
     shared: bool = False  # other tenants use it too: their load is shown as one rounded wait only
+    weight: float = 1.0  # of this tenant among those that share the pool; > 0, set by the platform
 
 
 class PolicyEntry(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ class EndpointEntry(msgspec.Struct, frozen=True):
     served_model: str  # what the engine calls it; the adapter's name where there is one
     routing_policy: PolicyEntry
     slo: PolicyEntry | None = None
+    spill_pool_id: UUID | None = None  # the pool that its SLO policy names for overload, where the tenant may use it
     candidate_policy: PolicyEntry | None = None  # on trial beside the live one
     canary_share: float = 0.0  # of the endpoint's prompts that the candidate places; 0: it decides in the shadow only
     adapter: AdapterEntry | None = None
@@ -123,6 +126,7 @@ class EndpointEntry(msgspec.Struct, frozen=True):
     client_subdivision: bool = False
     enabled: bool = True
     created_at: float = 0.0  # unix s, shown by /v1/models
+    explain_until: float = 0.0  # unix s; until then every record holds its candidates
 
 
 class TenantSnapshot(msgspec.Struct, frozen=True):

@@ -98,11 +98,11 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
     replicas: dict[UUID, list[wire.ReplicaEntry]] = {}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated_namespace, isolation"
+            "SELECT pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated_namespace, isolation, role"
             " FROM saltroute_granted_replicas(%s)",
             [tenant_id],
         )
-        for pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated, isolation in cursor.fetchall():
+        for pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated, isolation, role in cursor.fetchall():
             entry = wire.ReplicaEntry(
                 id=replica_id,
                 name=name,
@@ -113,6 +113,7 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
                 kv_events=_kv_events(kv_events),
                 dedicated_namespace=dedicated,
                 isolation=isolation,
+                role=role,
             )
             replicas.setdefault(pool_id, []).append(entry)
         cursor.execute("SELECT pool_id, owner_tenant_id, name, isolation FROM saltroute_granted_pools(%s) ORDER BY name, pool_id", [tenant_id])
@@ -156,6 +157,8 @@ def _endpoint(row: Endpoint) -> wire.EndpointEntry:
         served_model=row.served_model,
         routing_policy=_policy(row.routing_policy),
         slo=_policy(row.slo_policy) if row.slo_policy else None,
+        candidate_policy=_policy(row.candidate_policy) if row.candidate_policy else None,
+        canary_share=row.canary_share,
         adapter=wire.AdapterEntry(name=adapter.name, revision=adapter.revision, generation=adapter.generation) if adapter else None,
         context=row.context,
         request_context=tuple(row.request_context),

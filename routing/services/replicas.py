@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_args
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
@@ -17,6 +17,7 @@ from django.utils.crypto import salted_hmac
 
 from namespaces.core import keyring
 from routing.core.engines import ENGINES
+from routing.core.snapshot import ReplicaRole
 from routing.models import Pool, Replica
 from routing.outbound.addresses import UrlRefused, check_url, normalise_url, origins, parse_ranges, system_resolve
 from routing.services import pools, support
@@ -40,6 +41,7 @@ class ReplicaFields(TypedDict, total=False):
     name: str
     url: str
     engine: str
+    role: str
     kv_events: dict[str, str | None] | None
     credential: str | None
 
@@ -170,9 +172,21 @@ def _checked(fields: ReplicaFields) -> dict[str, Any]:
             columns["url"] = _address(value, field=field)
         elif field == "engine":
             columns["engine"] = support.one_of(value, tuple(ENGINES), field=field)
+        elif field == "role":
+            columns["role"] = support.one_of(value, get_args(ReplicaRole), field=field)
         elif field not in ("kv_events", "credential"):
             raise Invalid("Unknown field.", field=field)
     return columns
+
+
+def _check_role(role: str, engine: str) -> None:
+    """Refuse half of a request to an engine that cannot hand over or take in a prompt's KV cache.
+
+    Raises:
+        Invalid: on field ``role``.
+    """
+    if role != "both" and ENGINES[engine].transfer_field is None:
+        raise Invalid(f"An engine of the family {engine} can only have the role both.", field="role")
 
 
 def _with_credential(columns: dict[str, Any], fields: ReplicaFields, tenant_id: UUID, replica_id: UUID, held: bytes | None) -> None:
@@ -221,6 +235,7 @@ def create(*, tenant_id: UUID, actor: Actor, pool_id: UUID, **fields: Unpack[Rep
             raise Invalid("This field is required.", field=required)
     columns = _checked(fields)
     columns["kv_events"] = _kv_events(fields.get("kv_events"), columns["url"])
+    _check_role(columns.get("role", "both"), columns.get("engine", "vllm"))
     support.within(Replica.objects.filter(tenant_id=tenant_id, pool=pool).count(), MAX_PER_POOL, "replicas per pool")
     _check_ours(columns["url"])
     _refuse_twin(pool, columns["url"])
@@ -244,6 +259,7 @@ def update(*, tenant_id: UUID, actor: Actor, replica_id: UUID, **fields: Unpack[
     replica = support.locked(Replica, tenant_id=tenant_id, row_id=replica_id)
     pool = replica.pool
     columns = _checked(fields)
+    _check_role(columns.get("role", replica.role), columns.get("engine", replica.engine))
     url = columns.get("url", replica.url)
     if url != replica.url:
         if replica.credential is not None and "credential" not in fields:
@@ -285,9 +301,7 @@ def set_state(*, tenant_id: UUID, actor: Actor, replica_id: UUID, state: str, re
     if after:
         verb = {"active": "resume", "draining": "drain", "paused": "pause"}[state]
         label = f"{pool.name}/{replica.name}"
-        pools.record(
-            pool, actor=actor, action=f"replica.{verb}", object_id=replica.id, object_label=label, before=before, after=after, reason=reason
-        )
+        pools.record(pool, actor=actor, action=f"replica.{verb}", object_id=replica.id, object_label=label, before=before, after=after, reason=reason)
     return replica
 
 

@@ -12,5 +12,6 @@ ENGINE = Engine(
     stripped_inside=INSIDE,
     forced={},
     proof="live engine",
+    transfer_field="kv_transfer_params",
     full_report=("vllm_xargs", "kv_cache_report_mode", '"full"'),
 )

@@ -33,6 +33,7 @@ class Replica:
     name: str
     url: str
     engine: str
+    role: str
     kv_events: dict[str, str] | None
     credential: Secret | None
 

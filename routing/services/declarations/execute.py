@@ -116,9 +116,7 @@ class Executor:
             return
         membership_id = tenant_queries.member(tenant_id, step.name).id
         if step.op == "~":
-            members.change_role(
-                tenant_id=tenant_id, actor=self.actor, membership_id=membership_id, role=step.wanted.role, ceiling=Role.OWNER
-            )
+            members.change_role(tenant_id=tenant_id, actor=self.actor, membership_id=membership_id, role=step.wanted.role, ceiling=Role.OWNER)
         else:
             members.remove(tenant_id=tenant_id, actor=self.actor, membership_id=membership_id, ceiling=Role.OWNER)
 
@@ -174,9 +172,7 @@ class Executor:
         model_name, wanted = step.wanted
         model = _found(queries.model, tenant_id, model_name)
         if step.op == "+":
-            catalogue.create_adapter(
-                tenant_id=tenant_id, actor=self.actor, model_id=model.id, name=wanted.name, revision=wanted.revision
-            )
+            catalogue.create_adapter(tenant_id=tenant_id, actor=self.actor, model_id=model.id, name=wanted.name, revision=wanted.revision)
             return
         name = wanted if step.op == "-" else wanted.name
         adapter = queries.adapters(tenant_id).get(model=model, name=name)
@@ -203,7 +199,7 @@ class Executor:
         if step.op == "+":
             pool_name, wanted, _ = step.wanted
             pool_id = _found(queries.own_pool, tenant_id, pool_name).id
-            fields: dict[str, Any] = {"name": wanted.name, "url": wanted.url, "engine": wanted.engine, "kv_events": wanted.kv_events}
+            fields: dict[str, Any] = {name: getattr(wanted, name) for name in ("name", "url", "engine", "role", "kv_events")}
             if wanted.credential is not None:
                 if wanted.credential.value is None:
                     raise Invalid("There is no stored credential that could be kept here: give env:NAME or file:PATH.", field="credential")
@@ -237,9 +233,7 @@ class Executor:
             return
         policy_id = queries.policy(tenant_id, kind, step.name).id
         if step.op == "~":
-            policies.add_version(
-                tenant_id=tenant_id, actor=self.actor, policy_id=policy_id, kind=kind, spec=step.wanted.spec, activate=False
-            )
+            policies.add_version(tenant_id=tenant_id, actor=self.actor, policy_id=policy_id, kind=kind, spec=step.wanted.spec, activate=False)
         else:
             policies.delete(tenant_id=tenant_id, actor=self.actor, policy_id=policy_id, kind=kind)
 

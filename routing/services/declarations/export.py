@@ -137,6 +137,8 @@ def _pools(state: State, *, platform: bool) -> list[dict[str, Any]]:
 
 def _replica(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     written: dict[str, Any] = {"name": name, "url": fields["url"], "engine": fields["engine"]}
+    if fields["role"] != "both":
+        written["role"] = fields["role"]
     if fields["kv_events"]:
         written["kv_events"] = fields["kv_events"]
     if fields["has_credential"]:
@@ -146,9 +148,7 @@ def _replica(name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _policies(state: State, kind: str, inline: set[tuple[str, str]]) -> list[dict[str, Any]]:
     return [
-        {"name": name, "spec": policy.spec}
-        for (one, name), policy in sorted(state.policies.items())
-        if one == kind and (kind, name) not in inline
+        {"name": name, "spec": policy.spec} for (one, name), policy in sorted(state.policies.items()) if one == kind and (kind, name) not in inline
     ]
 
 

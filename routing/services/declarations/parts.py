@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from yaml.nodes import MappingNode, Node
 
 from routing.core.engines import ENGINES
+from routing.core.snapshot import ReplicaRole
 from routing.services import policies
 from routing.services.declarations import document as doc
 from routing.services.declarations import references
@@ -54,13 +55,14 @@ class Parts:
             return None
         name, url = fields.text("name", required=True, check=names.label), fields.text("url", required=True)
         engine = self.word(fields, "engine", tuple(ENGINES)) or engine
+        role = self.word(fields, "role", get_args(ReplicaRole)) or "both"
         events = self._kv_events(fields)
         credential_node = fields.node("credential")
         credential = None
         if credential_node is not None:
             credential = references.secret(self.reader, credential_node, f"{path}.credential", self._env)
         fields.done()
-        return doc.Replica(path, name, url, engine, events, credential) if name is not None and url is not None else None
+        return doc.Replica(path, name, url, engine, role, events, credential) if name is not None and url is not None else None
 
     def _kv_events(self, fields: Fields) -> dict[str, str] | None:
         node = fields.node("kv_events")

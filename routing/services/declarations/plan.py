@@ -205,13 +205,16 @@ def _replica(slug: str, pool: doc.Pool, wanted: doc.Replica, state: State) -> It
     label = f"{pool.name}/{wanted.name}"
     if held is None:
         events = () if wanted.kv_events is None else (f"kv_events: {_word(wanted.kv_events)}",)
-        yield Step("+", "replica", slug, label, wanted.path, (f"url: {wanted.url}", *events), (pool.name, wanted, None))
+        role = () if wanted.role == "both" else (f"role: {wanted.role}",)
+        yield Step("+", "replica", slug, label, wanted.path, (f"url: {wanted.url}", *role, *events), (pool.name, wanted, None))
         return
     fields: dict[str, Any] = {}
     if _normal(wanted.url) != held["url"]:
         fields["url"] = wanted.url
     if wanted.engine != held["engine"]:
         fields["engine"] = wanted.engine
+    if wanted.role != held["role"]:
+        fields["role"] = wanted.role
     if replicas.spelled(wanted.kv_events) != held["kv_events"]:
         fields["kv_events"] = wanted.kv_events
     details = [f"{name}: {_word(held[name])} -> {_word(value)}" for name, value in fields.items()]

@@ -113,6 +113,7 @@ def _read_pools(state: State) -> None:
             "id": replica.id,
             "url": replica.url,
             "engine": replica.engine,
+            "role": replica.role,
             "kv_events": replica.kv_events,
             "credential_tag": None if replica.credential_tag is None else bytes(replica.credential_tag),
             "has_credential": replica.credential is not None,

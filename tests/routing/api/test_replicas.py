@@ -111,6 +111,20 @@ def test_event_sockets_are_checked_alike_and_stay_on_the_host(acorn: House, pool
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
 
 
+def test_a_role_is_half_of_a_request_where_the_engine_can_hand_over_its_cache(acorn: House, pool: Any) -> None:
+    """Whole requests unless told otherwise; another family is refused, whichever of the two fields comes last."""
+    api = acorn.api()
+    made = new(api, role="prefill")
+    assert (made.status_code, made.json()["role"]) == (201, "prefill")
+    assert api.get("replicas/a").json()["role"] == "prefill"
+    assert api.patch("replicas/a", {"role": "decode"}).json()["role"] == "decode"
+    assert api.patch("replicas/a", {"engine": "sglang"}).json()["error"]["field"] == "role"
+    assert api.patch("replicas/a", {"role": "both", "engine": "sglang"}).status_code == 200
+    assert api.patch("replicas/a", {"role": "prefill"}).json()["error"]["field"] == "role"
+    assert api.patch("replicas/a", {"role": "verifier"}).status_code == 400
+    assert new(api, name="b", url="http://127.0.0.1:9002").json()["role"] == "both"
+
+
 def test_a_credential_goes_in_and_never_comes_out(acorn: House, pool: Any) -> None:
     """Not in answers, lists, the audit log or the row; only the root's holder opens it, for this replica alone."""
     api = acorn.api()
@@ -126,7 +140,14 @@ def test_a_credential_goes_in_and_never_comes_out(acorn: House, pool: Any) -> No
     assert keyring.unseal(secret("ROOT_KEY"), sealed, info=info) == b"be-secret-1234"
     with pytest.raises(keyring.KeyringError):
         keyring.unseal(secret("ROOT_KEY"), sealed, info=keyring.credential_info(acorn.id, row.pool_id))
-    assert acorn.log("replica.create")[0].after == {"name": "a", "url": URL, "engine": "vllm", "kv_events": None, "has_credential": True}
+    assert acorn.log("replica.create")[0].after == {
+        "name": "a",
+        "url": URL,
+        "engine": "vllm",
+        "role": "both",
+        "kv_events": None,
+        "has_credential": True,
+    }
 
 
 def test_an_absent_credential_stays_and_null_takes_it_away(acorn: House, pool: Any) -> None:

@@ -451,6 +451,19 @@ def test_the_diff_shows_what_keys_may_and_where_events_come_from(write: Write) -
     ]
 
 
+def test_the_role_of_a_replica_is_shown_kept_and_taken_back(write: Write) -> None:
+    """An unknown role, and a role that the engine's family cannot take, are refused at their place."""
+    split = TINY.replace("9001}", "9001, role: prefill}")
+    lines = run(write(split)).splitlines()
+    at = lines.index("+ acme: replica chat/a")
+    assert lines[at + 1 : at + 3] == ["    url: http://127.0.0.1:9001", "    role: prefill"]
+    assert run(write(split)) == "no changes\n"
+    assert run(write(TINY)).splitlines()[:-1] == ["~ acme: replica chat/a", "    role: prefill -> both"]
+    (unknown,) = refused(write(TINY.replace("9001}", "9001, role: verifier}")))
+    assert "must be one of both, prefill, decode" in unknown
+    assert any("can only have the role both" in line for line in refused(write(TINY.replace("9001}", "9001, engine: llamacpp, role: decode}"))))
+
+
 @pytest.mark.parametrize("adapter", ["", "adapter: lora, "])
 def test_a_served_model_that_is_the_default_is_no_change(write: Write, adapter: str) -> None:
     """Written out or left out, it is the same; another name is a change, once."""

@@ -133,7 +133,12 @@ def tenants(draw: st.DrawFn) -> dict[str, Any]:
             "name": name,
             "isolation": draw(st.sampled_from(["audited", "declared", "dedicated"])),
             "replicas": [
-                {"name": f"r{port}", "url": f"http://127.0.0.1:{port}", "credential": draw(st.none() | st.just("env:SECRET"))}
+                {
+                    "name": f"r{port}",
+                    "url": f"http://127.0.0.1:{port}",
+                    "role": draw(st.sampled_from(["both", "prefill", "decode"])),
+                    "credential": draw(st.none() | st.just("env:SECRET")),
+                }
                 for port in draw(st.lists(st.integers(2000, 9999), unique=True, max_size=2))
             ],
         }
