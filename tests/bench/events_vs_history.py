@@ -1,13 +1,15 @@
 """What engines' own events add to the router's memory of what it sent: hit rate, time to first token, and how true predictions are.
 
-    python -m tests.bench.events_vs_history [--seconds 150] [--seed 1] [--rounds 1] [--only mixed|writers]
+    python -m tests.bench.events_vs_history [--seconds 150] [--seed 1] [--rounds 1] [--routers 1] [--only mixed|writers]
 
 Each arm is a fresh router in this process and a fresh fleet of four simulated replicas, whose caches hold about a third of the working set each; the
 dialogues, their times and texts follow from the seed alone. In the arm ``history`` the engines publish nothing. Times are real, so a machine that is
 busy with other things shows in them.
 
-``mixed``: chats, agents and long documents. ``writers``: history alone, chats beside long answers, whose decodes evict prefixes that history still
-believes in; the prediction is shown for the beginning of the run, before the router has learned how little comes true, and for its end.
+``mixed``: chats, agents and long documents. One router that alone feeds its engines remembers nearly what they hold, so there the two arms place
+nearly alike; with ``--routers 2``, which share nothing, each memory knows half. ``writers``: history alone, chats beside long answers, whose decodes
+evict prefixes that history still believes in; the prediction is shown for the beginning of the run, before the router has learned how little comes
+true, and for its end.
 
 *within a block*: the share of answers whose cached tokens are what the match said, within one block. *bias*: expected over realised cached tokens.
 *reuse*: cached tokens of turns that continue a dialogue, over what was computed in it before. Nothing is asserted.
@@ -19,7 +21,8 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,29 +98,41 @@ def _publish(router: Router, fleet: Fleet) -> None:
     router.snapshots.apply({document.tenant_id: rig.sealed(document)})
 
 
-async def run(name: str, mix: Mix, *, blocks: int, events: bool, seconds: float, seed: int) -> Arm:
+async def run(name: str, mix: Mix, *, blocks: int, events: bool, seconds: float, seed: int, routers: int = 1) -> Arm:
     """One arm, from an empty fleet to ``seconds``."""
     arm = Arm(name)
-    with tempfile.TemporaryDirectory() as state:
-        config = Config(router_id="bench", state_dir=Path(state), port=0, internal_port=0, allowed_ranges=rig.LOOPBACK, record_queue=200_000)
-        async with running_fleet(_fleet_config(blocks, events=events), replicas=REPLICAS) as fleet, aiohttp.ClientSession() as session:
-            router = Router(config, rig.SECRETS)
-            await router.start()
-            try:
-                _publish(router, fleet)
-                await _settle(router, events=events)
-                client = Client(session, f"http://127.0.0.1:{router.port}", rig.KEY_A, MODEL, seed)
-                watcher = asyncio.create_task(_watch(client, arm))
-                await client.hold_all(plan(mix, seconds=seconds, seed=seed), until_s=seconds)
-                watcher.cancel()
-                arm.samples, arm.failed = client.samples, client.failed
-                arm.records = [one for one in router.plane.telemetry.waiting() if one.outcome == "ok"]
-                now_s = asyncio.get_running_loop().time()
-                arm.trust = {f"r{number}": router.plane.trust.report((one.url, 0), now_s) for number, one in enumerate(fleet.replicas)}
-                arm.states = {url: str(said["residency"]) for url, said in router.plane.engine_report(now_s).items()}
-            finally:
-                await router.stop()
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(running_fleet(_fleet_config(blocks, events=events), replicas=REPLICAS))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        started = [await stack.enter_async_context(_router(number, fleet, events=events)) for number in range(routers)]
+        first, *others = (f"http://127.0.0.1:{router.port}" for router in started)
+        client = Client(session, first, rig.KEY_A, MODEL, seed, other_urls=tuple(others))
+        watcher = asyncio.create_task(_watch(client, arm))
+        await client.hold_all(plan(mix, seconds=seconds, seed=seed), until_s=seconds)
+        watcher.cancel()
+        arm.samples, arm.failed = client.samples, client.failed
+        records = [one for router in started for one in router.plane.telemetry.waiting() if one.outcome == "ok"]
+        arm.records = sorted(records, key=lambda one: one.started_at)
+        plane, now_s = started[0].plane, asyncio.get_running_loop().time()
+        arm.trust = {f"r{number}": plane.trust.report((one.url, 0), now_s) for number, one in enumerate(fleet.replicas)}
+        arm.states = {url: str(said["residency"]) for url, said in plane.engine_report(now_s).items()}
     return arm
+
+
+@asynccontextmanager
+async def _router(number: int, fleet: Fleet, *, events: bool) -> AsyncIterator[Router]:
+    with tempfile.TemporaryDirectory() as state:
+        router = Router(
+            Config(router_id=f"bench-{number}", state_dir=Path(state), port=0, internal_port=0, allowed_ranges=rig.LOOPBACK, record_queue=200_000),
+            rig.SECRETS,
+        )
+        await router.start()
+        try:
+            _publish(router, fleet)
+            await _settle(router, events=events)
+            yield router
+        finally:
+            await router.stop()
 
 
 async def _settle(router: Router, *, events: bool) -> None:
@@ -162,10 +177,13 @@ def _between(records: Sequence[DecisionRecord], first: float, last: float) -> li
     return list(records[int(len(records) * first) : int(len(records) * last)])
 
 
-async def mixed(seconds: float, seed: int) -> list[Arm]:
+async def mixed(seconds: float, seed: int, routers: int) -> list[Arm]:
     """Both arms at the same time, so that whatever else this machine does hits both alike."""
     arms = await asyncio.gather(
-        *(run(name, MIXED, blocks=MIXED_BLOCKS, events=name == "events", seconds=seconds, seed=seed) for name in ("history", "events"))
+        *(
+            run(name, MIXED, blocks=MIXED_BLOCKS, events=name == "events", seconds=seconds, seed=seed, routers=routers)
+            for name in ("history", "events")
+        )
     )
     for arm in arms:
         warm = [one for one in arm.samples if one.at_s > seconds * WARM_SHARE]
@@ -193,13 +211,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1, help="seeds to run, one after the other")
+    parser.add_argument("--routers", type=int, default=1, help="of an arm, strangers to one another; turns go to all of them in turn")
     parser.add_argument("--only", choices=("mixed", "writers"))
     options = parser.parse_args(arguments)
     quiet()
     for seed in range(options.seed, options.seed + options.rounds):
         if options.only != "writers":
             sys.stdout.write(f"mixed dialogues, seed {seed}\n")
-            asyncio.run(mixed(options.seconds, seed))
+            asyncio.run(mixed(options.seconds, seed, options.routers))
         if options.only != "mixed":
             sys.stdout.write(f"long answers that evict prefixes, seed {seed}\n")
             asyncio.run(writers(options.seconds, seed))

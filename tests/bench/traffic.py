@@ -114,6 +114,8 @@ class Client:
     failed: int = 0
     patient: bool = False  # ask again where the router is away
     salts: Callable[[Dialogue], str | None] | None = None  # the client's own subdivision of its namespace, for each dialogue
+    other_urls: tuple[str, ...] = ()  # further routers before the same engines; turns go to all of them in turn, as behind a balancer
+    turn: int = 0
     live: dict[int, int] = field(default_factory=dict)
     began_s: float = field(default_factory=time.perf_counter)
 
@@ -166,10 +168,13 @@ class Client:
         if stream:
             body["stream_options"] = {"include_usage": True}
         data, headers = msgspec.json.encode(body), {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        urls = (self.url, *self.other_urls)
+        self.turn += 1
+        url = urls[self.turn % len(urls)]
         while True:
             asked_s = time.perf_counter()
             try:
-                async with self.session.post(f"{self.url}/v1/completions", data=data, headers=headers) as reply:
+                async with self.session.post(f"{url}/v1/completions", data=data, headers=headers) as reply:
                     raw = await reply.content.readany()
                     ttft_s = time.perf_counter() - asked_s if stream else None
                     raw += await reply.read()
