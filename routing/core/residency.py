@@ -23,7 +23,7 @@ from routing.core.prefix import DIGEST_BYTES
 
 Source = Literal["pending", "inferred"]
 P_EVENT = 0.995  # not less: of a context of 100k tokens each hundredth is a thousand tokens that nobody will compute, in the queue as in the price
-P_PENDING = 0.50
+P_PENDING = 0.75  # what is ahead in an engine's queue will be cached in time unless it fails; surer than this, all would join one leader
 P_INFERRED = 0.80
 AGE_CONSTANT_S = 300.0  # tau of the confidence's decay, for chat; the median reuse gap of chat traces is of that order
 DEFAULT_CAPACITY_BLOCKS = 50_000

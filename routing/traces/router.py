@@ -72,7 +72,7 @@ class _Events:
         """(leading blocks, mean confidence, evidence). Whatever touches a block touches all before it, so bisection finds the ends."""
         held, young, pending = self.held, self.young, self.pending
         confirmed = bisect_left(range(len(digests)), True, key=lambda place: digests[place] not in held)
-        shown = bisect_left(range(len(digests)), True, lo=confirmed, key=lambda place: young.get(digests[place], 0.0) < now_s)
+        shown = bisect_left(range(len(digests)), True, lo=confirmed, key=lambda place: young.get(digests[place], -1.0) < now_s)
         promised = bisect_left(range(len(digests)), True, lo=shown, key=lambda place: digests[place] not in pending)
         if promised == 0:
             return 0, 0.0, "none"
@@ -170,7 +170,8 @@ class Router:
             active_decodes=max(0, engine.in_flight - waiting),
             in_flight=engine.in_flight,
             last_chosen=engine.last_chosen,
-            matched_tokens=min(ask.prompt_tokens, blocks * self.fleet.block_tokens),
+            matched_tokens=min(blocks, (ask.prompt_tokens - 1) // self.fleet.block_tokens)
+            * self.fleet.block_tokens,  # an engine computes the last token
             confidence=confidence * min(1.0, engine.calibration.kappa),
             evidence=evidence,
             evidence_age_s=age_s,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.simulator.config import EngineConfig
+from routing.simulator.config import EngineConfig, TimeModel
 from routing.simulator.engine import Engine
 from routing.simulator.submission import Submission
 from routing.traces.engine import BlockEngine
@@ -116,6 +116,12 @@ def test_both_engines_agree_with_ample_and_with_scarce_blocks(blocks: int, budge
 def test_they_agree_when_sequences_are_preempted() -> None:
     config = EngineConfig(blocks=24, block_size_tokens=SIZE, max_model_len_tokens=12 * SIZE, max_num_seqs=8, max_num_batched_tokens=256)
     assert _same(_arrivals(5, 60, 0.05, longest=12 * SIZE), config) > 5
+
+
+def test_they_agree_on_long_answers_whose_steps_grow_and_which_arrivals_interrupt() -> None:
+    time = TimeModel(decode_s_per_context_token=1e-4)
+    config = EngineConfig(blocks=400, block_size_tokens=SIZE, max_model_len_tokens=40 * SIZE, max_num_seqs=8, max_num_batched_tokens=256, time=time)
+    _same(_arrivals(3, 40, 0.7, longest=38 * SIZE), config)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([13, 17, 60]), st.sampled_from([0.01, 0.2, 2.0]), st.sampled_from([16, 100]))

@@ -38,7 +38,7 @@ def test_every_request_is_answered_or_refused_and_everything_is_given_back(polic
     assert measures.refused == 1  # longer than the model allows
     assert measures.answered_count == len(requests) - 1
     assert sum(measures.placed) == measures.answered_count
-    assert replay.router.queued_tokens(1e9) == 0
+    assert replay.router.queued_tokens(0.0) == 0
     assert [engine.in_flight for engine in replay.router.engines] == [0] * 4
     assert [engine.pool.used_blocks for engine in replay.engines] == [0] * 4
     assert not any(engine.events.pending for engine in replay.router.engines)
@@ -103,6 +103,23 @@ def test_a_restart_loses_no_request_before_its_first_byte_and_empties_the_cache(
     assert {replica for _, replica in away} == {3}
     assert {replica for at_s, replica in measures.timeline if at_s > 30} == {0, 1, 2, 3}
     assert [engine.in_flight for engine in replay.router.engines] == [0] * 4
+    assert replay.router.queued_tokens(0.0) == 0
+    assert not any(engine.events.pending for engine in replay.router.engines)
+
+
+@pytest.mark.parametrize("residency", get_args(Residency))
+def test_nothing_is_expected_of_a_replica_that_restarted(residency: Residency) -> None:
+    fleet = replace(FLEET, speeds=(1.0,), residency=residency, faults=(Fault(10.0, 0, down_s=5.0),))
+    asked = [TraceRequest(at_s, 4096, 2, tuple(range(8))) for at_s in (0.0, 5.0, 30.0)]
+    steady, _ = replayed(asked, fleet=replace(fleet, faults=()))
+    restarted, _ = replayed(asked, fleet=fleet)
+    assert restarted.expected_cached_tokens == pytest.approx(steady.expected_cached_tokens / 2, rel=0.1)
+    assert restarted.cached_tokens == steady.cached_tokens / 2
+
+
+def test_followers_of_a_burst_join_its_leader() -> None:
+    measures, _ = replayed(list(workloads.bursts(1, count=102, every_s=20)), fleet=replace(FLEET, speeds=(1.0,) * 8))
+    assert measures.cached_tokens / measures.prompt_tokens > 0.6
 
 
 def test_with_nobody_up_requests_are_refused() -> None:

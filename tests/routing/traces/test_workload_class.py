@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -26,6 +27,11 @@ def _conversations(prompt: int, grown: int, turns: int, count: int) -> Iterable[
             yield TraceRequest(who * 3.0 + turn * 60.0, 1024 + tokens, 200, blocks, session=str(who))
 
 
+def _mostly_single() -> Iterable[TraceRequest]:
+    """Most conversations have one turn, but what is reused is reused in the long ones."""
+    return chain(_conversations(400, 0, 1, 120), (replace(one, session=f"long {one.session}") for one in _conversations(6000, 6000, 3, 30)))
+
+
 def _records() -> Iterable[TraceRequest]:
     return (request(float(number), [("instruction", 4096), (f"record {number}", 900)], 40) for number in range(200))
 
@@ -39,6 +45,7 @@ def _records() -> Iterable[TraceRequest]:
         ("batch", _records),
         ("RAG", lambda: workloads.rag(1, count=400, per_s=1)),
         ("chat", lambda: _conversations(800, 700, 6, 40)),
+        ("chat", _mostly_single),
     ],
 )
 def test_each_kind_is_told(kind: str, requests: object) -> None:
