@@ -55,6 +55,25 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     expected_cached_tokens: float
 
 
+class CauseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the request's time went into; see :mod:`routing.core.cause`. ``parts_us`` are microseconds by part and add up to the request's time.
+
+    ``missed_tokens`` were computed although a warm replica would have held them, by why. ``diverged_tokens`` is where the prompt first differs from
+    the conversation's last turn (a multiple of ``prefix.BLOCK_BYTES`` bytes, in tokens); None: no such turn is known, or the prompt extends it.
+    ``blind_*`` is what a choice blind to caches would have taken: the replica with the fewest requests in flight.
+    """
+
+    parts_us: dict[str, int]
+    main: str | None = None
+    missed_tokens: dict[str, int] = {}
+    warm_tokens: int = 0
+    diverged_tokens: int | None = None
+    diverged_bytes: int | None = None
+    last_turn_tokens: int = 0
+    blind_replica_id: str | None = None
+    blind_ttft_s: float | None = None
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request. ``namespace`` is the public id; ``matched_tokens`` and ``expected_cached_tokens`` are of the chosen replica."""
 
@@ -94,6 +113,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     slo_ttft_s: float | None = None
     slo_attainable: bool = True
     trial: TrialRecord | None = None
+    cause: CauseRecord | None = None
     alarm: str | None = None  # what an audit should look into, such as "cached_more_than_owned"; judges nothing
     attempts: tuple[AttemptRecord, ...] = ()
     candidates: tuple[CandidateRecord, ...] = ()

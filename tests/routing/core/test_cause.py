@@ -1,0 +1,145 @@
+"""The split of a request's time: it adds up, whatever went in, and names what was made to happen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.core import cause
+from routing.core.cause import ESTIMATED, MISSES, PARTS, Known, Times, Work, folded, main, missed, split
+
+_seconds = st.floats(0, 1e5) | st.just(0.0)
+_tokens = st.integers(0, 200_000)
+_times = st.builds(
+    Times,
+    total_s=_seconds,
+    router_s=_seconds,
+    queue_s=_seconds,
+    retry_s=_seconds,
+    transfer_s=_seconds,
+    serving_s=_seconds,
+    first_token_s=st.none() | _seconds,
+)
+_work = st.builds(
+    Work,
+    prompt_tokens=_tokens,
+    warm_tokens=_tokens,
+    rate=st.floats(1, 1e6),
+    pool_rate=st.floats(1, 1e6),
+    fixed_s=_seconds,
+    wait_s=_seconds,
+    busy=st.booleans(),
+    completion_tokens=_tokens,
+    token_s=st.none() | st.floats(0, 1),
+)
+_known = st.builds(
+    Known, matched=_tokens, pending=st.booleans(), elsewhere=_tokens, sent=_tokens, last_turn=_tokens, lost=st.booleans(), former=_tokens
+)
+
+
+@given(_times, _work, st.dictionaries(st.sampled_from(MISSES), _tokens))
+def test_the_parts_add_up_to_the_whole_exactly(times: Times, work: Work, misses: dict[cause.Miss, int]) -> None:
+    parts = split(times, work, misses)
+    assert sum(parts.values()) == round(times.total_s * 1e6)
+    assert all(value > 0 for value in parts.values())
+    assert set(parts) <= set(PARTS)
+    assert sum(folded(parts).values()) == sum(parts.values())
+
+
+@given(_known, _tokens, _tokens, st.integers(0, 64))
+def test_missed_tokens_add_up_to_what_was_not_cached(known: Known, cached: int, warm: int, rounding: int) -> None:
+    counts = missed(known, cached_tokens=cached, warm_tokens=warm, rounding_tokens=rounding)
+    assert sum(counts.values()) == max(0, warm - cached)
+    assert all(count > 0 for count in counts.values())
+
+
+@pytest.mark.parametrize(
+    ("known", "cached", "counts"),
+    [
+        (Known(), 0, {"never_seen": 1000}),
+        (Known(matched=900), 896, {"never_seen": 104}),  # four tokens are rounding
+        (Known(matched=900), 0, {"evicted": 900, "never_seen": 100}),
+        (Known(matched=900, pending=True), 0, {"not_ready": 900, "never_seen": 100}),
+        (Known(matched=100, elsewhere=800), 100, {"policy": 700, "never_seen": 200}),
+        (Known(sent=700, last_turn=700, lost=True), 0, {"replica_lost": 700, "never_seen": 300}),
+        (Known(sent=700, last_turn=700), 0, {"evicted": 700, "never_seen": 300}),
+        (Known(matched=64, sent=64, last_turn=800), 64, {"changed": 736, "never_seen": 200}),
+        (Known(former=800), 0, {"namespace_changed": 800, "never_seen": 200}),
+        (Known(matched=2000), 1000, {}),
+    ],
+)
+def test_each_missing_token_has_one_reason(known: Known, cached: int, counts: dict[str, int]) -> None:
+    assert missed(known, cached_tokens=cached, warm_tokens=1000, rounding_tokens=16) == counts
+
+
+def test_a_stream_s_time_by_hand() -> None:
+    times = Times(total_s=5.0, router_s=0.01, queue_s=0.5, retry_s=0.29, serving_s=4.2, first_token_s=2.2)
+    work = Work(prompt_tokens=8001, warm_tokens=8000, rate=8000, pool_rate=8000, fixed_s=0.1, wait_s=0.2, busy=True)
+    parts = split(times, work, {"evicted": 8000})
+    assert parts == {
+        "ideal": 100_125,
+        "router": 10_000,
+        "queue_router": 500_000,
+        "retry": 290_000,
+        "missed_evicted": 1_000_000,
+        "generation": 2_000_000,
+        "queue_engine": 1_099_875,
+    }
+    assert main(parts, late=False) == "generation"
+    assert main(parts, late=True) == "queue_engine"
+
+
+def test_a_slow_replica_pays_for_its_slowness_alone() -> None:
+    """At a quarter of its pool's rate the same tokens cost four times as much: three of the four are the replica's."""
+    times = Times(total_s=4.0, serving_s=4.0, first_token_s=4.0)
+    parts = split(times, Work(prompt_tokens=8000, warm_tokens=7999, rate=2000, pool_rate=8000), {"never_seen": 7999})
+    assert parts["missed_never_seen"] == 999_875
+    assert parts["slow_replica"] == 3_000_000
+    assert main(parts, late=False) == "slow_replica"
+
+
+def test_time_that_nothing_known_explains_is_called_so() -> None:
+    idle = split(Times(total_s=3.0, serving_s=3.0, first_token_s=3.0), Work(prompt_tokens=100, warm_tokens=96), {})
+    assert main(idle, late=False) == "unexplained"
+    busy = split(Times(total_s=3.0, serving_s=3.0, first_token_s=3.0), Work(prompt_tokens=100, warm_tokens=96, wait_s=1.0, busy=True), {})
+    assert main(busy, late=False) == "queue_engine"
+
+
+def test_estimates_never_take_more_than_was_measured() -> None:
+    parts = split(
+        Times(total_s=0.5, serving_s=0.5, first_token_s=0.5), Work(prompt_tokens=8001, warm_tokens=8000), {"evicted": 6000, "changed": 2000}
+    )
+    assert parts["missed_evicted"] == pytest.approx(3 * parts["missed_changed"], rel=1e-4)
+    assert "queue_engine" not in parts
+
+
+def test_a_whole_answer_s_generation_is_estimated() -> None:
+    times = Times(total_s=2.0, serving_s=2.0)
+    known = split(times, Work(prompt_tokens=10, completion_tokens=101, token_s=0.015), {})
+    assert known["generation"] == 1_500_000
+    unknown = split(times, Work(prompt_tokens=10, completion_tokens=101), {})
+    assert unknown["generation"] > 1_900_000
+
+
+def test_nothing_is_read_that_an_engine_does_not_say() -> None:
+    """Of the engine: three counts of its usage. The recordings have them, and no time that a request spent in the engine's queue."""
+    vectors = Path("tests/vectors/vllm-0.32")
+    said = "".join(path.read_text() for path in vectors.rglob("*.json"))
+    for field in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+        assert field in said
+    for path in vectors.rglob("*.json"):
+        for usage in _named(json.loads(path.read_text()), "usage"):
+            assert not [name for name in usage if "queue" in name or "time" in name]
+    assert {"ideal", "queue_engine", "slow_replica"} <= ESTIMATED
+    assert not ESTIMATED & {"router", "queue_router", "retry", "transfer"}
+
+
+def _named(value: object, name: str) -> list[dict[str, object]]:
+    if isinstance(value, dict):
+        own = [value[name]] if isinstance(value.get(name), dict) else []
+        return own + [found for inner in value.values() for found in _named(inner, name)]
+    return [found for inner in value for found in _named(inner, name)] if isinstance(value, list) else []
