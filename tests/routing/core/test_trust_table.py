@@ -76,6 +76,8 @@ def test_a_tenant_of_many_namespaces_takes_no_others_accounts() -> None:
     for number in range(200):
         fill(table, good=True, count=1, namespace=bytes([7, number]))
     assert table.sizes()[0] == 20
+    fill(table, good=False, count=ENOUGH, namespace=ONE)  # the oldest give way, not the newest
+    assert kappa(table) < 0.7 < kappa(table, namespace=TWO)
     fill(table, good=True, count=300, owner=GLOBEX, namespace=TWO)  # its tenant's account is good again
     assert all(kappa(table, owner=GLOBEX, namespace=bytes([number])) < 0.7 for number in range(5))
 
