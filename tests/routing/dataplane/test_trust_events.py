@@ -78,7 +78,8 @@ async def running(state: Path) -> AsyncIterator[Pair]:
         await router.start()
         try:
             document = rig.tenant("acme", (rig.replica_entry(fleet[0].url, "r0"),), {KEY_A: ""})
-            router.snapshots.apply({document.tenant_id: rig.sealed(document)})
+            explained = tuple(msgspec.structs.replace(one, explain_until=time.time() + 3600) for one in document.endpoints)
+            router.snapshots.apply({document.tenant_id: rig.sealed(msgspec.structs.replace(document, endpoints=explained))})
             pair = Pair(router, fleet[0], client, document.tenant_id.bytes)
             await until(lambda: pair.residency()[0] == "exact")
             yield pair
