@@ -9,7 +9,7 @@ ours to change stays byte-identical, and the order stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -126,20 +126,32 @@ def _with(raw: bytes, name: str, value: str) -> bytes:
     return _join({**inner, name: value.encode()}.items())
 
 
-def edit(body: Body, *, engine: Engine, salt: str, served_model: str, full_report: bool = False) -> bytes:
+def edit(
+    body: Body,
+    *,
+    engine: Engine,
+    salt: str,
+    served_model: str,
+    full_report: bool = False,
+    written: Mapping[str, bytes] | None = None,
+    left_out: Collection[str] = (),
+    transfer: bytes | None = None,
+) -> bytes:
     """The bytes for the engine: what clients may not set taken out, the served model's name and the salt put in.
 
     Streams always report usage; when the client did not ask, the relay hides that chunk again. ``full_report`` asks the engine, where it knows how,
-    to report every cached block that the request reuses.
+    to report every cached block that the request reuses. ``written`` members (name to raw JSON) replace the client's, ``left_out`` ones go.
+    ``transfer`` is the raw JSON of the engine's transfer field, which is always ours or absent.
 
     Raises:
         SaltError: the result does not carry exactly our salt (a mistake of ours).
     """
-    streams = body.value.get("stream") is True
+    ours = dict(written or {})
+    streams = body.value.get("stream") is True and "stream" not in ours
     forced = engine.forced.keys()
     edited: dict[str, bytes] = {}
     for name, raw in body.members.items():
-        if name in engine.stripped or name in forced or name == engine.salt_field:
+        if name in engine.stripped or name in forced or name == engine.salt_field or name in left_out or name in ours:
             continue
         if name == "model":
             edited[name] = _encode(served_model)
@@ -151,20 +163,24 @@ def edit(body: Body, *, engine: Engine, salt: str, served_model: str, full_repor
             edited[name] = bytes(raw)
     if streams and "stream_options" not in edited:
         edited["stream_options"] = _stream_options(None, asked=False)
-    for name, written in engine.forced.items():
-        edited[name] = written.encode()
+    edited |= ours
+    for name, raw_json in engine.forced.items():
+        edited[name] = raw_json.encode()
     if full_report and engine.full_report is not None:
-        member, name, written = engine.full_report
-        edited[member] = _with(edited.get(member, b"null"), name, written)
+        member, name, raw_json = engine.full_report
+        edited[member] = _with(edited.get(member, b"null"), name, raw_json)
+    if transfer is not None and engine.transfer_field is not None:
+        edited[engine.transfer_field] = transfer
     if engine.salt_field is not None:
         edited[engine.salt_field] = _encode(salt)
     outgoing = _join(edited.items())
-    check_salt(outgoing, engine=engine, salt=salt, members=len(edited))
+    check_salt(outgoing, engine=engine, salt=salt, members=len(edited), transfer=transfer)
     return outgoing
 
 
-def check_salt(outgoing: bytes, *, engine: Engine, salt: str, members: int) -> None:
-    """Read the bytes again, as the engine will: exactly our salt at its one place, nothing named twice, nothing stripped still there.
+def check_salt(outgoing: bytes, *, engine: Engine, salt: str, members: int, transfer: bytes | None = None) -> None:
+    """Read the bytes again, as the engine will: exactly our salt at its one place, the transfer that we wrote or none, nothing named twice, nothing
+    stripped still there.
 
     Raises:
         SaltError: they do not.
@@ -174,6 +190,10 @@ def check_salt(outgoing: bytes, *, engine: Engine, salt: str, members: int) -> N
     expected = None if engine.salt_field is None else _encode(salt)
     ours = (None if carried is None else bytes(carried)) == expected
     ours_too = {engine.salt_field, *engine.forced}
+    handed = seen.get(engine.transfer_field) if engine.transfer_field is not None else None
+    if transfer is not None:
+        ours_too.add(engine.transfer_field)
+    moved = (None if handed is None else bytes(handed)) == transfer
     left = [name for name in engine.stripped if name in seen and name not in ours_too]
-    if not ours or not salt or len(seen) != members or left:
+    if not ours or not moved or not salt or len(seen) != members or left:
         raise SaltError("outgoing body does not carry exactly our salt")

@@ -14,7 +14,8 @@ class Engine:
     replica serves one namespace only. ``stripped`` are top-level members that clients may not set; ``stripped_inside`` maps a top-level member to
     members inside it. ``forced`` members are written by us whatever the client sent. ``full_report`` is the member, the name inside it and the raw
     JSON by which a request makes the engine report, among its events, all cached blocks that it reuses; None: it has no such thing.
-    ``transfer_field`` is the member by which a prompt's KV cache goes from one engine to another; None: the family cannot. ``proof`` says how far the adapter was tried.
+    ``transfer_field`` is the member by which a prompt's KV cache goes from one engine to another; None: the family cannot.
+    ``proof`` says how far the adapter was tried.
     """
 
     family: str

@@ -19,6 +19,7 @@ class EngineLoad:
     capacity_tokens: int | None = None
     started_at: float | None = None
     finished: float | None = None
+    kv_used: float | None = None  # share of the KV cache in use, [0, 1]; cached blocks that nobody uses count as free
 
 
 _NUMBER = rb"([0-9.eE+-]+)\s*$"
@@ -31,6 +32,7 @@ def _gauge(name: bytes) -> re.Pattern[bytes]:
 _RUNNING = {"vllm": _gauge(b"vllm:num_requests_running"), "sglang": _gauge(b"sglang:num_running_reqs")}
 _WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sglang:num_queue_reqs")}
 _FINISHED = {"vllm": _gauge(b"vllm:request_success_total")}
+_KV_USED = {"vllm": _gauge(b"vllm:kv_cache_usage_perc")}
 _STARTED = _gauge(b"process_start_time_seconds")
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
@@ -53,6 +55,13 @@ def _sum(pattern: re.Pattern[bytes] | None, page: bytes) -> float | None:
     return sum(values) if values else None
 
 
+def _mean_share(pattern: re.Pattern[bytes] | None, page: bytes) -> float | None:
+    """The mean over all label sets, or None when the name is absent."""
+    count = 0 if pattern is None else len(pattern.findall(page))
+    total = _sum(pattern, page)
+    return None if total is None else min(1.0, total / count)
+
+
 def _capacity_tokens(family: str, page: bytes) -> int | None:
     if family == "sglang":
         total = _sum(_SGLANG_TOKENS, page)
@@ -73,4 +82,5 @@ def read_load(family: str, page: bytes) -> EngineLoad:
         capacity_tokens=_capacity_tokens(family, page),
         started_at=_sum(_STARTED, page),
         finished=_sum(_FINISHED.get(family), page),
+        kv_used=_mean_share(_KV_USED.get(family), page),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from routing.core.engine import Engine
 from routing.core.snapshot import IsolationMode, ReplicaEntry
@@ -37,12 +38,25 @@ def isolates(entry: ReplicaEntry, engine: Engine, mode: IsolationMode, namespace
     return entry.dedicated_namespace is not None and entry.dedicated_namespace == namespace_id
 
 
-def refusal(entry: ReplicaEntry, engine: Engine, condition: Condition, *, mode: IsolationMode, family: str, namespace_id: str) -> str | None:
-    """Why the replica may not be chosen, or None. Isolation comes last: it means that nothing else speaks against the replica."""
+def refusal(
+    entry: ReplicaEntry,
+    engine: Engine,
+    condition: Condition,
+    *,
+    mode: IsolationMode,
+    family: str,
+    namespace_id: str,
+    part: Literal["answer", "prefill"] = "answer",
+) -> str | None:
+    """Why the replica may not be chosen for its ``part`` of a request, or None. To answer is to decode, whoever computed the prompt; to prefill is to
+    compute it for another replica. Both ask the same of isolation, which comes last: it means that nothing else speaks against the replica.
+    """
     if entry.state != "active":
         return entry.state
-    if entry.role == "prefill":
+    if part == "answer" and entry.role == "prefill":
         return "prefill_only"
+    if part == "prefill" and (entry.role != "prefill" or engine.transfer_field is None):
+        return "no_prefill"
     if entry.engine != family:
         return "other_engine"
     if condition.blocked:

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 
-from routing.core import ttft
+from routing.core import candidates, ttft
 from routing.core.policy import RoutingPolicy
 from routing.core.scorer import Field
 from routing.core.scorers import REGISTER
@@ -22,13 +22,15 @@ def decide(ask: Ask, replicas: Sequence[Replica], policy: RoutingPolicy) -> Deci
     """
     ordered = sorted(replicas, key=lambda replica: replica.id)
     eligible = [replica for replica in ordered if replica.refusal is None]
-    refused = tuple(_candidate(ask, replica, {}) for replica in ordered if replica.refusal is not None)
+    refused = tuple(weighed(ask, replica, {}) for replica in ordered if replica.refusal is not None)
     if not eligible:
         return NoReplica(candidates=refused)
-    best_first = _POLICIES[policy.policy](ask, eligible, policy)
+    short = candidates.shortlist(ask, eligible, by_seconds=_weighs_seconds(ask, policy))
+    best_first = _POLICIES[policy.policy](ask, short.kept, policy)
+    refused = (*(weighed(ask, replica, {}) for replica in short.out), *refused)
     chosen = best_first[0]
     attainable = ask.ttft_slo_s is None or chosen.expected_ttft_s <= ask.ttft_slo_s
-    return Decision(policy=policy.policy, chosen=chosen, candidates=(*best_first, *refused), attainable=attainable)
+    return Decision(policy=policy.policy, chosen=chosen, candidates=(*best_first, *refused), attainable=attainable, full=short.full)
 
 
 def decide_on_trial(
@@ -47,7 +49,12 @@ def decide_on_trial(
     return decision, Trial(placed=placed, other=other.chosen)
 
 
-def _candidate(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
+def _weighs_seconds(ask: Ask, policy: RoutingPolicy) -> bool:
+    return policy.policy in ("ettft", "weighted") or (policy.policy == "session" and ask.session_key is None)
+
+
+def weighed(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
+    """A replica as the record shows it. ``terms`` are its score's, in seconds."""
     return Candidate(
         replica_id=replica.id,
         replica_name=replica.name,
@@ -64,6 +71,10 @@ def _candidate(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate
         evidence_age_s=replica.evidence_age_s,
         residency=replica.residency,
         terms=terms,
+        foreign_tokens=replica.foreign_tokens,
+        decodes=replica.active_decodes,
+        lower_tokens=replica.lower_tokens,
+        tier=replica.tier,
     )
 
 
@@ -72,12 +83,16 @@ def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) ->
 
     Near-ties go to the least uncached work, then the least busy, then the rendezvous rank.
     """
-    field = Field(policy=policy, mean_prefill_tokens_per_s=sum(replica.prefill_tokens_per_s for replica in eligible) / len(eligible))
+    field = Field(
+        policy=policy,
+        mean_prefill_tokens_per_s=sum(replica.prefill_tokens_per_s for replica in eligible) / len(eligible),
+        mean_wait_s=sum(map(ttft.wait_s, eligible)) / len(eligible),
+    )
     weights = dict(policy.weights)
     scored = []
     for replica in eligible:
         terms = {scorer.name: weights[scorer.name] * scorer.seconds(ask, replica, field) for scorer in REGISTER if scorer.name in weights}
-        scored.append((_candidate(ask, replica, terms), replica))
+        scored.append((weighed(ask, replica, terms), replica))
     best_s = min(candidate.score_s for candidate, _ in scored)
     within_s = max(policy.tie_share * best_s, policy.tie_s)
 
@@ -95,7 +110,7 @@ def _ranked(key: Callable[[Ask, Replica, RoutingPolicy, Sequence[Replica]], Rank
 
     def order(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
         best_first = sorted(eligible, key=lambda replica: key(ask, replica, policy, eligible))
-        return tuple(_candidate(ask, replica, {}) for replica in best_first)
+        return tuple(weighed(ask, replica, {}) for replica in best_first)
 
     return order
 

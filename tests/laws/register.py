@@ -248,7 +248,7 @@ _STRIPPING = [
     Mutant(
         "outgoing body not read again",
         "routing/core/body.py",
-        "    check_salt(outgoing, engine=engine, salt=salt, members=len(edited))\n",
+        "    check_salt(outgoing, engine=engine, salt=salt, members=len(edited), transfer=transfer)\n",
         "",
         PLANE_ISOLATION,
     ),
