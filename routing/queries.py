@@ -173,7 +173,8 @@ def replica(tenant_id: UUID, reference: str) -> Replica:
 
 def endpoints(tenant_id: UUID) -> QuerySet[Endpoint]:
     """Endpoints with model, adapter and policies in one query."""
-    related = ("grant", "model", "adapter", "routing_policy__policy", "slo_policy__policy")
+    versions = ("routing_policy__policy", "slo_policy__policy", "candidate_policy__policy", "previous_policy__policy")
+    related = ("grant", "model", "adapter", *versions)
     return Endpoint.objects.filter(tenant_id=tenant_id).select_related(*related)
 
 
@@ -296,9 +297,7 @@ def routers(tenant_id: UUID, config_version: int) -> Routers:
             published = client.hget(VERSIONS, str(tenant_id))
     except redis.RedisError:
         return Routers(reachable=False, config_version=config_version, published_version=None, routers=())
-    found = [
-        _status(name.decode(errors="replace").removeprefix(ROUTER_PREFIX), value, tenant_id) for name, value in zip(names, values, strict=True)
-    ]
+    found = [_status(name.decode(errors="replace").removeprefix(ROUTER_PREFIX), value, tenant_id) for name, value in zip(names, values, strict=True)]
     return Routers(
         reachable=True,
         config_version=config_version,

@@ -60,7 +60,7 @@ class Disclosed(msgspec.Struct, frozen=True, kw_only=True):
 
 def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Disclosed:
     """Take from ``record`` what may be read. ``own_replica_ids`` None: the reader is the platform, and reads everything."""
-    names = _names(record, own_replica_ids)
+    shown = names(record, own_replica_ids)
 
     def own(replica_id: str) -> bool:
         return own_replica_ids is None or replica_id in own_replica_ids
@@ -69,22 +69,33 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
     rest = msgspec.to_builtins(record)
     for name in ("candidates", "attempts", "replica_id", "replica_name"):
         rest.pop(name, None)
+    for name in ("trial", "transfer"):  # other replicas that the record names
+        if (part := rest.get(name)) is not None:
+            rest[name] = _part(part, shown, own=own(part["replica_id"]))
     return Disclosed(
-        replica=None if record.replica_id is None else names.get(record.replica_id, record.replica_name),
+        replica=None if record.replica_id is None else shown.get(record.replica_id, record.replica_name),
         replica_id=record.replica_id if record.replica_id is not None and own(record.replica_id) else None,
         pool_wait_s=_rounded_wait(foreign),
         candidates=[
-            _candidate(candidate, names, own=own(candidate.replica_id), chosen=candidate.replica_id == record.replica_id)
+            _candidate(candidate, shown, own=own(candidate.replica_id), chosen=candidate.replica_id == record.replica_id)
             for candidate in record.candidates
         ],
         attempts=[
-            AttemptOut(replica=names[one.replica_id], status=one.status, error=one.error, duration_s=one.duration_s) for one in record.attempts
+            AttemptOut(replica=shown[one.replica_id], status=one.status, error=one.error, duration_s=one.duration_s) for one in record.attempts
         ],
         record=rest,
     )
 
 
-def _names(record: DecisionRecord, own_replica_ids: set[str] | None) -> dict[str, str]:
+def _part(part: dict[str, Any], shown: dict[str, str], *, own: bool) -> dict[str, Any]:
+    """What the record says of one more replica, without what would tell of others' load."""
+    kept = {name: value for name, value in part.items() if own or not (name.startswith("expected_") and name.endswith("_s"))}
+    kept["replica"] = shown.get(kept.pop("replica_id"), "a replica")
+    kept.pop("replica_name", None)
+    return kept
+
+
+def names(record: DecisionRecord, own_replica_ids: set[str] | None) -> dict[str, str]:
     """A name for each replica of the decision: its own where that may be read, else "replica 1" and so on, in the order of ids.
 
     The order of candidates is that of their scores, and would tell of their load.
@@ -94,15 +105,22 @@ def _names(record: DecisionRecord, own_replica_ids: set[str] | None) -> dict[str
         known.setdefault(record.replica_id, record.replica_name or record.replica_id)
     for attempt in record.attempts:
         known.setdefault(attempt.replica_id, attempt.replica_id)
-    names: dict[str, str] = {}
+    if record.trial is not None:
+        known.setdefault(record.trial.replica_id, record.trial.replica_name)
+    found: dict[str, str] = {}
     hidden = 0
     for replica_id, name in sorted(known.items()):
         if own_replica_ids is None or replica_id in own_replica_ids:
-            names[replica_id] = name
+            found[replica_id] = name
         else:
             hidden += 1
-            names[replica_id] = f"replica {hidden}"
-    return names
+            found[replica_id] = f"replica {hidden}"
+    return found
+
+
+def own_terms(terms: dict[str, float], *, own: bool) -> dict[str, float]:
+    """The terms of a candidate that may be read."""
+    return {name: value for name, value in terms.items() if own or name in _OWN_TERMS}
 
 
 def _rounded_wait(candidates: list[CandidateRecord]) -> float | None:
@@ -122,7 +140,7 @@ def _candidate(candidate: CandidateRecord, names: dict[str, str], *, own: bool, 
         evidence=candidate.evidence,
         evidence_age_s=candidate.evidence_age_s if own or candidate.evidence != "event" else 0.0,  # since anybody's latest event there
         residency=candidate.residency if own else None,
-        terms={name: value for name, value in candidate.terms.items() if own or name in _OWN_TERMS},
+        terms=own_terms(candidate.terms, own=own),
         expected_ttft_s=candidate.expected_ttft_s if own else None,
         score_s=candidate.score_s if own else None,
         queued_tokens=candidate.queued_tokens if own else None,

@@ -157,6 +157,8 @@ def _audit(endpoint: Endpoint) -> dict[str, Any]:
         "sharing": endpoint.sharing,
         "routing_policy": f"{endpoint.routing_policy.policy.name} v{endpoint.routing_policy.version}",
         "slo": f"{endpoint.slo_policy.policy.name} v{endpoint.slo_policy.version}" if endpoint.slo_policy else None,
+        "candidate": f"{endpoint.candidate_policy.policy.name} v{endpoint.candidate_policy.version}" if endpoint.candidate_policy else None,
+        "canary_share": endpoint.canary_share,
         "data_class": endpoint.data_class,
         "own_cache": endpoint.own_cache,
         "client_subdivision": endpoint.client_subdivision,
@@ -165,7 +167,7 @@ def _audit(endpoint: Endpoint) -> dict[str, Any]:
 
 
 _NAME_TAKEN = "There is an endpoint of this name already."
-_RELATED = ("model", "adapter", "routing_policy__policy", "slo_policy__policy")
+_RELATED = ("model", "adapter", "routing_policy__policy", "slo_policy__policy", "candidate_policy__policy", "previous_policy__policy")
 
 
 def create(*, tenant_id: UUID, actor: Actor, **fields: Unpack[EndpointFields]) -> Endpoint:
@@ -223,6 +225,8 @@ def update(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, **fields: Unpack
     elif "served_model" in fields or endpoint.served_model == _default_served(tenant_id, endpoint.model_id, endpoint.adapter_id):
         columns["served_model"] = _default_served(tenant_id, model_id, adapter_id)
     columns |= _policies(tenant_id, actor, fields, columns.get("name", endpoint.name))
+    if columns.get("routing_policy") is not None:
+        columns |= policies.moved(endpoint, columns["routing_policy"])
     with refuse_on(endpoint_name_per_tenant=Conflict(_NAME_TAKEN, field="name")):
         _, changed = support.apply_changes(endpoint, columns)
     if not changed:

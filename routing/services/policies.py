@@ -8,7 +8,8 @@ from dataclasses import asdict, fields
 from typing import Any, Literal, cast
 from uuid import UUID
 
-from django.db.models import Max, Q
+from django.db.models import F, Max, Q
+from django.utils import timezone
 
 from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
 from routing.models import Endpoint, Policy, PolicyVersion
@@ -89,9 +90,7 @@ def add_version(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind, s
     version = newest
     if newest.spec != spec:
         support.within(newest.version, MAX_VERSIONS, "versions of a policy")
-        version = PolicyVersion.objects.create(
-            tenant_id=tenant_id, policy=policy, version=newest.version + 1, spec=spec, created_by=actor.label
-        )
+        version = PolicyVersion.objects.create(tenant_id=tenant_id, policy=policy, version=newest.version + 1, spec=spec, created_by=actor.label)
     moved = _activate(tenant_id, policy, version) if activate else 0
     if version is not newest or moved:
         changes.record(
@@ -108,9 +107,29 @@ def add_version(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind, s
 
 
 def _activate(tenant_id: UUID, policy: Policy, version: PolicyVersion) -> int:
-    column = "routing_policy" if policy.kind == "routing" else "slo_policy"
     others = PolicyVersion.objects.filter(tenant_id=tenant_id, policy=policy).exclude(id=version.id).values("id")
-    return Endpoint.objects.filter(**{"tenant_id": tenant_id, f"{column}__in": others}).update(**{column: version})
+    if policy.kind == "slo":
+        return Endpoint.objects.filter(tenant_id=tenant_id, slo_policy__in=others).update(slo_policy=version)
+    moving = Endpoint.objects.filter(tenant_id=tenant_id, routing_policy__in=others)
+    # As `moved` says of one endpoint; those that an earlier statement moved are no others any more.
+    tried = moving.filter(candidate_policy=version).update(**_PROMOTED, routing_policy=version, previous_policy=F("routing_policy"))
+    plain = moving.filter(candidate_policy=None).update(routing_policy=version, previous_policy=F("routing_policy"))
+    return tried + plain + moving.update(routing_policy=version, trial_since=timezone.now())
+
+
+_PROMOTED: dict[str, Any] = {"candidate_policy": None, "canary_share": 0.0, "trial_since": None}
+
+
+def moved(endpoint: Endpoint, version: PolicyVersion) -> dict[str, Any]:
+    """The columns of an endpoint that goes over to another routing policy version; empty where it runs that one.
+
+    What it ran before is kept for a roll-back. A candidate goes on being tried, from now on against the new version, unless it is that one.
+    """
+    if endpoint.routing_policy_id == version.id:
+        return {}
+    if endpoint.candidate_policy_id is not None and endpoint.candidate_policy_id != version.id:
+        return {"routing_policy": version, "trial_since": timezone.now()}
+    return {**_PROMOTED, "routing_policy": version, "previous_policy": endpoint.routing_policy}
 
 
 def latest(policy: Policy) -> PolicyVersion:
@@ -130,9 +149,11 @@ def delete(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind) -> Non
     if policy.kind != kind:
         raise NotFound
     versions = PolicyVersion.objects.filter(tenant_id=tenant_id, policy=policy)
-    used = Endpoint.objects.filter(tenant_id=tenant_id).filter(Q(routing_policy__in=versions) | Q(slo_policy__in=versions)).first()
+    uses = Q(routing_policy__in=versions) | Q(slo_policy__in=versions) | Q(candidate_policy__in=versions)
+    used = Endpoint.objects.filter(tenant_id=tenant_id).filter(uses).first()
     if used is not None:
         raise Conflict(f"The endpoint {used.name} uses this policy.")
+    Endpoint.objects.filter(tenant_id=tenant_id, previous_policy__in=versions).update(previous_policy=None)
     name = policy.name
     count = versions.aggregate(newest=Max("version"))["newest"]
     versions.delete()
@@ -148,39 +169,54 @@ def delete(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind) -> Non
     )
 
 
-def resolve(
-    *, tenant_id: UUID, actor: Actor, kind: Kind, wanted: object, endpoint_name: str, field: str
-) -> PolicyVersion:
+def resolve(*, tenant_id: UUID, actor: Actor, kind: Kind, wanted: object, endpoint_name: str, field: str, trial: bool = False) -> PolicyVersion:
     """The policy version that an endpoint's field means.
 
     ``wanted`` is a policy's name (its newest version), ``{name, version}``, or an inline document. An inline document becomes a policy named after
-    the endpoint, with a new version only when the document differs from the newest one.
+    the endpoint, with a new version only when the document differs from the newest one; with ``trial``, one apart from that of the live document.
 
     Raises:
         Invalid: no such policy or version, or a document that cannot run; the field is ``field`` or a path below it.
     """
-    if isinstance(wanted, str):
-        return _named(tenant_id, kind, wanted, None, field)
-    if not isinstance(wanted, dict):
-        raise Invalid("Give a policy's name, {name, version}, or a policy document.", field=field)
-    if "name" in wanted:
-        unknown = set(wanted) - {"name", "version"}
-        if unknown:
-            raise Invalid("A reference has only name and version.", field=f"{field}.{sorted(map(str, unknown))[0]}")
-        return _named(tenant_id, kind, wanted["name"], wanted.get("version"), field)
+    if not isinstance(wanted, dict) or "name" in wanted:
+        return referred(tenant_id=tenant_id, kind=kind, wanted=wanted, field=field)
     compiled(kind, wanted, field=field)
-    name = inline_name(endpoint_name)
+    name = inline_name(endpoint_name, trial=trial)
     policy = Policy.objects.select_for_update().filter(tenant_id=tenant_id, kind=kind, name=name).first()
     if policy is None:
         return create(tenant_id=tenant_id, actor=actor, kind=kind, name=name, spec=wanted)
     return add_version(tenant_id=tenant_id, actor=actor, policy_id=policy.id, kind=kind, spec=wanted, activate=False)
 
 
-def inline_name(endpoint_name: str) -> str:
-    """The name of the policy that an endpoint's inline document becomes: the endpoint's own, or cut and made distinct where that is too long."""
-    if len(endpoint_name) <= NAME_MAX:
-        return endpoint_name
-    return f"{endpoint_name[: NAME_MAX - 17].rstrip()}~{hashlib.sha256(endpoint_name.encode()).hexdigest()[:16]}"
+def referred(*, tenant_id: UUID, kind: Kind, wanted: object, field: str) -> PolicyVersion:
+    """The stored version that a name (its newest version) or ``{name, version}`` means.
+
+    Raises:
+        Invalid: no such policy or version, or neither of both.
+    """
+    if isinstance(wanted, str):
+        return _named(tenant_id, kind, wanted, None, field)
+    if not isinstance(wanted, dict):
+        raise Invalid("Give a policy's name, {name, version}, or a policy document.", field=field)
+    unknown = set(wanted) - {"name", "version"}
+    if unknown:
+        raise Invalid("A reference has only name and version.", field=f"{field}.{sorted(map(str, unknown))[0]}")
+    return _named(tenant_id, kind, wanted.get("name"), wanted.get("version"), field)
+
+
+TRIAL_SUFFIX = "~candidate"
+
+
+def inline_name(endpoint_name: str, *, trial: bool = False) -> str:
+    """The name of the policy that an endpoint's inline document becomes: the endpoint's own, or cut and made distinct where that is too long.
+
+    A candidate's document becomes another policy: the two run side by side, and each would take the other for its own older version.
+    """
+    suffix = TRIAL_SUFFIX if trial else ""
+    longest = NAME_MAX - len(suffix)
+    if len(endpoint_name) <= longest:
+        return endpoint_name + suffix
+    return f"{endpoint_name[: longest - 17].rstrip()}~{hashlib.sha256(endpoint_name.encode()).hexdigest()[:16]}{suffix}"
 
 
 def _named(tenant_id: UUID, kind: Kind, name: object, number: object, field: str) -> PolicyVersion:

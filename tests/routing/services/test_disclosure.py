@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from routing.core.record import CandidateRecord, DecisionRecord
+import msgspec
+
+from routing.core.record import CandidateRecord, DecisionRecord, TrialRecord
 from routing.services.disclosure import disclose
 
 OWN, FOREIGN = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
@@ -36,3 +38,15 @@ def test_how_long_ago_a_platforms_engine_spoke_is_not_told() -> None:
     _, inferred = disclose(record("inferred"), own_replica_ids={OWN}).candidates
     assert inferred.evidence_age_s == 12.5
     assert [one.evidence_age_s for one in disclose(record("event"), own_replica_ids=None).candidates] == [12.5, 12.5]
+
+
+def test_a_trials_other_choice_names_no_foreign_replica_and_tells_no_load() -> None:
+    """What the other policy expected to be cached is the tenant's own; how long it expected to wait there is not."""
+    said = {"policy": "ettft", "policy_version": 1, "placed": False, "expected_ttft_s": 1.25, "expected_cached_tokens": 64.0}
+    told = []
+    for replica_id in (FOREIGN, OWN):
+        trial = TrialRecord(replica_id=replica_id, replica_name="gpu-7", **said)
+        told.append(disclose(msgspec.structs.replace(record("none"), trial=trial), own_replica_ids={OWN}).record["trial"])
+    foreign, own = told
+    assert foreign == {"policy": "ettft", "policy_version": 1, "placed": False, "expected_cached_tokens": 64.0, "replica": "replica 1"}
+    assert (own["replica"], own["expected_ttft_s"]) == (OWN[:4], 1.25)

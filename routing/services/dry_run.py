@@ -1,0 +1,152 @@
+"""A routing policy against what an endpoint decided lately: how much would have gone elsewhere, and what would have been expected of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from routing.core import dry_run
+from routing.core.dry_run import Redone, Summary
+from routing.core.policy import PolicyError, RoutingPolicy, compile_routing
+from routing.core.record import DecisionRecord
+from routing.core.trial import Estimate
+from routing.models import DecisionRow, Endpoint, PolicyVersion
+from routing.services import disclosure, policies, trials
+
+MAX_DECISIONS = 2000  # newest first
+WINDOW = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One candidate of the example. Times are None where they would tell of others' load."""
+
+    replica: str
+    chosen_before: bool
+    chosen_after: bool
+    expected_ttft_s: float | None
+    expected_cached_tokens: float
+    terms_before: dict[str, float]
+    terms_after: dict[str, float]
+    score_before_s: float | None
+    score_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One decision before and after: the newest that differs, else the newest."""
+
+    decision_id: UUID
+    started_at: float
+    candidates: tuple[Weighed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """``decisions`` were read, of which ``summary.redone`` could be redone. ``rounded`` as in a trial's report."""
+
+    since: datetime
+    decisions: int
+    truncated: bool
+    rounded: bool
+    summary: Summary
+    example: Example | None
+
+
+def version_or_document(*, tenant_id: UUID, endpoint: Endpoint, wanted: object, field: str) -> RoutingPolicy:
+    """The policy that a dry run is of: a name, ``{name, version}``, ``{version}`` of the endpoint's own policy, or a document. Stores nothing.
+
+    Raises:
+        Invalid: no such policy or version, or a document that cannot run.
+    """
+    if isinstance(wanted, dict) and set(wanted) == {"version"}:
+        wanted = {"name": endpoint.routing_policy.policy.name, **wanted}
+    if isinstance(wanted, str) or (isinstance(wanted, dict) and "name" in wanted):
+        wanted = policies.referred(tenant_id=tenant_id, kind="routing", wanted=wanted, field=field).spec
+    return cast(RoutingPolicy, policies.compiled("routing", wanted, field=field))
+
+
+def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bool, own_replica_ids: set[str] | None, now: datetime) -> DryRun:
+    """Redo the newest decisions under ``policy``, at most ``MAX_DECISIONS`` of the last ``WINDOW``. In the tenant's scope.
+
+    ``whole`` as in :func:`routing.services.trials.report`; ``own_replica_ids`` as in :mod:`routing.services.disclosure`.
+    """
+    since = now - WINDOW
+    rows = list(
+        DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since)
+        .order_by("-started_at")
+        .values_list("record", flat=True)[: MAX_DECISIONS + 1]
+    )
+    known = _known(tenant_id, endpoint)
+    oldest_first = [msgspec.convert(row, DecisionRecord, strict=False) for row in reversed(rows[:MAX_DECISIONS])]
+    found = [dry_run.redo(record, known.get((record.policy, record.policy_version)), policy, turn=turn) for turn, record in enumerate(oldest_first)]
+    pairs = [(record, one) for record, one in zip(oldest_first, found, strict=True) if isinstance(one, Redone)]
+    shown = next((pair for pair in reversed(pairs) if pair[1].differs), pairs[-1] if pairs else None)
+    summary = dry_run.summary(found)
+    return DryRun(
+        since=since,
+        decisions=len(found),
+        truncated=len(rows) > MAX_DECISIONS,
+        rounded=not whole,
+        summary=summary if whole else _rounded(summary),
+        example=None if shown is None else _example(*shown, own_replica_ids),
+    )
+
+
+def _known(tenant_id: UUID, endpoint: Endpoint) -> dict[tuple[str | None, int | None], RoutingPolicy]:
+    """The policies that the endpoint refers to, all versions, under what records call them. What two of them are called means neither."""
+    refers = [one.policy_id for one in (endpoint.routing_policy, endpoint.candidate_policy, endpoint.previous_policy) if one is not None]
+    known: dict[tuple[str | None, int | None], RoutingPolicy] = {}
+    doubtful = set()
+    for version in PolicyVersion.objects.filter(tenant_id=tenant_id, policy_id__in=refers):
+        try:
+            compiled = compile_routing(version.spec)
+        except PolicyError:
+            continue
+        name = (compiled.policy, version.version)
+        if known.setdefault(name, compiled) != compiled:
+            doubtful.add(name)
+    return {name: policy for name, policy in known.items() if name not in doubtful}
+
+
+def _rounded(summary: Summary) -> Summary:
+    def rounded(value: float | None) -> float | None:
+        told = trials.rounded_mean(None if value is None else Estimate(value), summary.redone)
+        return None if told is None else told.value
+
+    return replace(summary, ttft_before_s=rounded(summary.ttft_before_s), ttft_after_s=rounded(summary.ttft_after_s))
+
+
+def _example(record: DecisionRecord, redone: Redone, own_replica_ids: set[str] | None) -> Example:
+    names = disclosure.names(record, own_replica_ids)
+    kept = {one.replica_id: one for one in record.candidates}
+    found: list[Weighed] = []
+    for after in redone.candidates:
+        before = kept[after.replica_id]
+        own = own_replica_ids is None or after.replica_id in own_replica_ids
+        found.append(
+            Weighed(
+                replica=names[after.replica_id],
+                chosen_before=after.replica_id == redone.before.replica_id,
+                chosen_after=after.replica_id == redone.after.replica_id,
+                expected_ttft_s=before.expected_ttft_s if own else None,
+                expected_cached_tokens=before.expected_cached_tokens,
+                terms_before=disclosure.own_terms(before.terms, own=own),
+                terms_after=disclosure.own_terms(after.terms, own=own),
+                score_before_s=before.score_s if own else None,
+                score_after_s=after.score_s if own else None,
+            )
+        )
+    if any(one.score_after_s is None for one in found):
+        found.sort(key=lambda one: one.replica)  # the order of scores would tell of load
+    return Example(decision_id=record.id, started_at=record.started_at, candidates=tuple(found))
+
+
+def as_plain(found: DryRun) -> dict[str, Any]:
+    """The result as plain data, the same for the API, the console and the command line."""
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain

@@ -1,0 +1,47 @@
+"""A policy document as people write it: YAML (so JSON too), read with the rules of declarations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from routing.services import policies
+from routing.services.declarations.reader import Reader
+from tenants.core.errors import Invalid
+
+
+def parse(text: str, kind: policies.Kind, *, field: str = "spec") -> dict[str, Any]:
+    """Read a document and compile it as a router would.
+
+    Raises:
+        Invalid: too large, no YAML, no mapping, an alias, a key given twice, or what cannot run; the field is the path inside the document.
+    """
+    if len(text.encode(errors="replace")) > policies.MAX_SPEC_BYTES:
+        raise Invalid(f"A policy document has at most {policies.MAX_SPEC_BYTES} bytes.", field=field)
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise Invalid("Write everything out: aliases are not read.", field=field)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise Invalid(f"This is no YAML: {where}{error.problem or error.context}.", field=field) from None
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise Invalid(f"This is no YAML ({type(error).__name__}).", field=field) from None
+    if node is None:
+        raise Invalid("Write a policy document, such as policy: ettft.", field=field)
+    reader = Reader(Path(field))
+    spec = reader.plain(node, field)
+    if reader.problems:
+        first = reader.problems[0]
+        raise Invalid(f"Line {first.line}: {first.path} {first.message}.", field=first.path)
+    if not isinstance(spec, dict):
+        raise Invalid("A policy document is a mapping, such as policy: ettft.", field=field)
+    policies.compiled(kind, spec, field=field)
+    return spec
+
+
+def write(spec: Any) -> str:
+    """A stored document as YAML."""
+    return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)
