@@ -118,10 +118,20 @@ def test_they_agree_when_sequences_are_preempted() -> None:
     assert _same(_arrivals(5, 60, 0.05, longest=12 * SIZE), config) > 5
 
 
-def test_they_agree_on_long_answers_whose_steps_grow_and_which_arrivals_interrupt() -> None:
-    time = TimeModel(decode_s_per_context_token=1e-4)
-    config = EngineConfig(blocks=400, block_size_tokens=SIZE, max_model_len_tokens=40 * SIZE, max_num_seqs=8, max_num_batched_tokens=256, time=time)
-    _same(_arrivals(3, 40, 0.7, longest=38 * SIZE), config)
+def test_a_long_stretch_of_growing_steps_is_cut_at_the_first_boundary() -> None:
+    time = TimeModel(step_s=0.001, decode_s_per_sequence=0.0, decode_s_per_context_token=0.001)
+    engine = BlockEngine(EngineConfig(blocks=10, block_size_tokens=512, max_model_len_tokens=4096, time=time))
+    engine.submit(1, 10, 450, [], 0.0)
+    engine.begin(0.0)
+    engine.complete()
+    whole_s = engine.begin(1.0)
+    boundary_s, context = 1.0, 10
+    while boundary_s < 40.0:
+        boundary_s += 0.001 + context * 0.001
+        context += 1
+    assert engine.cut(40.0) == pytest.approx(boundary_s, abs=1e-9) != pytest.approx(whole_s)
+    engine.complete()
+    assert engine.begin(boundary_s) == pytest.approx(whole_s)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([13, 17, 60]), st.sampled_from([0.01, 0.2, 2.0]), st.sampled_from([16, 100]))
