@@ -65,7 +65,7 @@ class Known:
     """What was known of a prompt when it was sent, as lengths of its prefix in tokens.
 
     ``matched`` was believed at the chosen replica (``pending``: because of a request still in flight), ``elsewhere`` is the best match at any other
-    that could have been chosen. ``sent`` is common with the conversation's last turn, which had ``last_turn`` tokens (0: none is known); ``lost``: the
+    that could have been chosen. ``sent`` is common with the conversation's last turn, which had ``last_turn`` tokens (0: unknown); ``lost``: the
     replica of that turn cannot have it any more. ``former`` was sent by the same asker under another namespace.
     """
 

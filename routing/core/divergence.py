@@ -139,7 +139,7 @@ class Turns:
     def forget_owner(self, owner: bytes) -> None:
         """The owner is gone."""
         for table in (self._owners, self._sizes, self._lineages):
-            table.pop(owner, None)  # type: ignore[attr-defined]  # three dictionaries of different values
+            table.pop(owner, None)
 
 
 _NONE: OrderedDict[bytes, tuple[Turn, ...]] = OrderedDict()

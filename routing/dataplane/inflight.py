@@ -26,7 +26,7 @@ from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, 
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision, Trial
-from routing.dataplane import learn
+from routing.dataplane import causes, learn
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
@@ -213,6 +213,7 @@ class Flight:
     burst: bytes | None = None  # the prefix by which it does
     waiter: Waiter | None = None  # its place in the pool's queue, once it was taken from there
     queue_s: float | None = None  # waited in the router; None: it did not
+    noted: causes.Noted | None = None  # of the latest dispatch
 
     @property
     def probe(self) -> Claims | None:
@@ -253,6 +254,7 @@ class Flight:
             raise RuntimeError("attempt out of order")
         self.decision = choice.decision
         self.candidates = choice.decision.candidates
+        self.noted = causes.note(self.plane, self, choice)
         self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, call=self.call, owner=self.owner, probe=self.probe is not None)
         return self.attempt
 
@@ -356,6 +358,7 @@ class Flight:
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
             trial=_trial(self.trial, beside),
+            cause=causes.conclude(self.plane, self, now_s=time.monotonic()),
             alarm=self.alarm,
             attempts=tuple(self.attempts),
             candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]),

@@ -106,6 +106,9 @@ class PlaneCollector(Collector):
         evicted = CounterMetricFamily("saltroute_replica_history_evicted", "Blocks dropped from the index by its bound", labels=["replica"])
         restarts = CounterMetricFamily("saltroute_replica_restarts", "Restarts seen", labels=["replica"])
         verdicts = GaugeMetricFamily("saltroute_replica_trust", "1 for the verdict in force", labels=["replica", "verdict", "cause"])
+        turns = plane.causes.turns
+        yield GaugeMetricFamily("saltroute_turns_bytes", "Prints of conversations' last turns", value=turns.size_bytes)
+        yield CounterMetricFamily("saltroute_turns_dropped", "Conversations given up to stay within their bound", value=turns.dropped)
         yield CounterMetricFamily("saltroute_trust_dropped", "Accounts of trust given up to stay within the bounds", value=plane.trust.dropped)
         sizes = plane.index.sizes()
         for url, engine in plane.engines.items():

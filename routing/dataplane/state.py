@@ -31,6 +31,7 @@ from routing.core.peering import Outbox
 from routing.core.residency import HistoryIndex
 from routing.core.siblings import NONE_SHARED, Shared, Siblings
 from routing.core.trust_table import TrustTable
+from routing.dataplane.causes import Causes
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
@@ -188,6 +189,7 @@ class Plane:
     outbox: Outbox = field(default_factory=Outbox)  # what siblings are to be told
     siblings: Siblings = field(default_factory=Siblings)  # what they told
     trust: TrustTable = field(default_factory=TrustTable)
+    causes: Causes = field(default_factory=Causes)  # what it takes to say why an answer was slow
     endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
     unserved: Unserved = field(default_factory=Unserved)
     names: Lookups = field(default_factory=Lookups)  # look-ups of kept namespaces, over all tenants
@@ -217,6 +219,7 @@ class Plane:
         for tenant_id, tenant in view.tenants.items():
             if tenant.snapshot.deleted and tenant is not self.view.tenants.get(tenant_id):
                 self.index.forget_owner(tenant_id.bytes)
+                self.causes.turns.forget_owner(tenant_id.bytes)
         self.view = view
         self.swapped.set()
         self.feed.loaded = True

@@ -1,0 +1,205 @@
+"""What the router notes of a request to say afterwards what its time went into; the split itself is :mod:`routing.core.cause`.
+
+Before the dispatch five numbers are kept; everything else is done when the answer has gone, so that no request waits for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from routing.core import cause, prefix
+from routing.core.cause import Known, Times, Work
+from routing.core.divergence import Compared, Turn, Turns, prints
+from routing.core.record import CauseRecord
+from routing.core.trust import DEFAULT_BLOCK_TOKENS, engine_rule
+
+if TYPE_CHECKING:
+    from routing.core.types import Candidate
+    from routing.dataplane.inflight import Choice, Flight
+    from routing.dataplane.state import Plane
+
+PACE_WINDOW = 16
+MIN_PACE_TOKENS = 8
+MAX_PACES = 4096
+_DIGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """As of the dispatch: rates in tokens/s, times in seconds, ``at_s`` monotonic."""
+
+    at_s: float
+    rate: float
+    pool_rate: float
+    fixed_s: float
+    token_s: float | None
+    url: str
+    restarts: int
+    block_tokens: int
+
+
+@dataclass(slots=True)
+class Causes:
+    """What outlives a request: the last turns of conversations, and each engine's time per generated token. One event loop owns it."""
+
+    turns: Turns = field(default_factory=Turns)
+    token_s: dict[str, float] = field(default_factory=dict)  # by URL, seconds, a moving average over about PACE_WINDOW answers
+
+    def observe_pace(self, url: str, generation_s: float, tokens: int) -> None:
+        """Learn from a stream that took ``generation_s`` from its first token to its last."""
+        if tokens < MIN_PACE_TOKENS:
+            return
+        sample_s = generation_s / (tokens - 1)
+        known = self.token_s.get(url)
+        self.token_s[url] = sample_s if known is None else known + (sample_s - known) / PACE_WINDOW
+        if len(self.token_s) > MAX_PACES:
+            del self.token_s[next(iter(self.token_s))]
+
+
+def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
+    """Note what is about to be forgotten: this answer will change what is learned."""
+    now_s = time.monotonic()
+    pool_rate = plane.pool_rate(flight.endpoint) if flight.endpoint is not None else None
+    engine = choice.engine
+    rate = engine.calibration.rate(pool_rate, now_s)
+    return Noted(
+        at_s=now_s,
+        rate=rate,
+        pool_rate=pool_rate or rate,
+        fixed_s=engine.calibration.fixed_s,
+        token_s=plane.causes.token_s.get(engine.url),
+        url=engine.url,
+        restarts=engine.restarts,
+        block_tokens=engine.facts.block_tokens or DEFAULT_BLOCK_TOKENS,
+    )
+
+
+def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | None:
+    """Split the time of a flight that has ended; None where it never asked for a replica."""
+    if flight.prompt is None or flight.call is None:
+        return None
+    times = _times(flight, now_s)
+    noted, decision = flight.noted, flight.decision
+    if noted is None or decision is None:
+        parts = cause.split(times, Work(), {})
+        return CauseRecord(parts_us=dict(parts), main=cause.main(parts, late=False))
+    usage, prompt, chosen = flight.usage, flight.prompt, decision.chosen
+    prompt_tokens = usage.prompt_tokens if usage.prompt_tokens is not None else prompt.tokens
+    warm_tokens = engine_rule(prompt_tokens, noted.block_tokens)
+    cached_tokens = usage.cached_tokens if usage.cached_tokens is not None else int(chosen.expected_cached_tokens)
+    compared, former_blocks = _history(plane, flight, noted)
+    scale = prompt_tokens / max(1, prompt.tokens)
+    block = prefix.BLOCK_BYTES / max(1, len(flight.call.prompt)) * prompt_tokens  # tokens in a block of this prompt
+    known = Known(
+        matched=round(chosen.matched_tokens * scale),
+        pending=chosen.evidence == "pending",
+        elsewhere=round(_elsewhere(decision.candidates, chosen) * scale),
+        sent=0 if compared is None else round(compared.common_blocks * block),
+        last_turn=0 if compared is None else round(compared.turn_blocks * block),
+        lost=compared is not None and _lost(plane, flight, compared),
+        former=round(former_blocks * block),
+    )
+    misses = cause.missed(known, cached_tokens=cached_tokens, warm_tokens=warm_tokens, rounding_tokens=noted.block_tokens + round(block))
+    work = Work(
+        prompt_tokens=prompt_tokens,
+        warm_tokens=warm_tokens,
+        rate=noted.rate,
+        pool_rate=noted.pool_rate,
+        fixed_s=noted.fixed_s,
+        wait_s=chosen.wait_s,
+        busy=chosen.in_flight > 0,
+        completion_tokens=usage.completion_tokens or 0,
+        token_s=noted.token_s,
+    )
+    parts = cause.split(times, work, misses)
+    slo_s = flight.endpoint.slo.ttft_s if flight.endpoint is not None and flight.endpoint.slo is not None else None
+    late = slo_s is not None and times.first_token_s is not None and _until_first_token_s(times) > slo_s
+    if times.first_token_s is not None and usage.completion_tokens and flight.outcome == "ok":
+        plane.causes.observe_pace(noted.url, times.serving_s - times.first_token_s, usage.completion_tokens)
+    diverged = compared is not None and not compared.extends
+    eligible = [one for one in decision.candidates if one.refusal is None]
+    blind_id = cause.blind([(one.in_flight, one.replica_id) for one in eligible])
+    return CauseRecord(
+        parts_us=dict(parts),
+        main=cause.main(parts, late=late),
+        missed_tokens=dict(misses),
+        warm_tokens=warm_tokens,
+        diverged_tokens=known.sent if diverged else None,
+        diverged_bytes=compared.common_blocks * prefix.BLOCK_BYTES if compared is not None and diverged else None,
+        last_turn_tokens=known.last_turn,
+        blind_replica_id=blind_id,
+        blind_ttft_s=next((one.expected_ttft_s for one in eligible if one.replica_id == blind_id), None),
+    )
+
+
+def _times(flight: Flight, now_s: float) -> Times:
+    total_s, queue_s = now_s - flight.started_s, flight.queue_s or 0.0
+    if flight.noted is None or flight.decide_s is None or not flight.attempts:
+        return Times(total_s=total_s, router_s=total_s - queue_s, queue_s=queue_s)
+    before_s = flight.decide_s + queue_s
+    served = flight.attempts[-1].error in (None, "client_error") or flight.first_byte_s is not None
+    dispatched_s = flight.noted.at_s if served else now_s
+    streams = flight.call is not None and flight.call.stream and flight.first_byte_s is not None
+    return Times(
+        total_s=total_s,
+        router_s=flight.decide_s,
+        queue_s=queue_s,
+        retry_s=dispatched_s - flight.started_s - before_s,
+        serving_s=now_s - dispatched_s,
+        first_token_s=flight.first_byte_s - dispatched_s if streams and flight.first_byte_s is not None else None,
+    )
+
+
+def _until_first_token_s(times: Times) -> float:
+    return times.total_s - times.serving_s + (times.first_token_s or 0.0)
+
+
+def _elsewhere(candidates: tuple[Candidate, ...], chosen: Candidate) -> int:
+    return max((one.matched_tokens for one in candidates if one.refusal is None and one.replica_id != chosen.replica_id), default=0)
+
+
+def _lost(plane: Plane, flight: Flight, compared: Compared) -> bool:
+    """Whether the replica of the last turn is out of reach for this request, or another process by now."""
+    engine = plane.engines.get(compared.target)
+    if engine is None or engine.restarts != compared.generation or flight.endpoint is None or flight.decision is None:
+        return True
+    ids = {str(replica.entry.id) for replica in flight.endpoint.replicas if replica.url == compared.target}
+    return all(one.refusal is not None for one in flight.decision.candidates if one.replica_id in ids)
+
+
+def _history(plane: Plane, flight: Flight, noted: Noted) -> tuple[Compared | None, int]:
+    """The prompt beside its conversation's last turn, and how many of its blocks were sent under the namespace before this one. Notes the turn."""
+    namespace, prompt, call, endpoint = flight.namespace, flight.prompt, flight.call, flight.endpoint
+    if namespace is None or prompt is None or call is None or endpoint is None or flight.caller is None:
+        return None, 0
+    if flight.probe is not None or endpoint.entry.sharing == "none" or call.sequences != 1:
+        return None, 0
+    turns, owner = plane.causes.turns, flight.owner
+    key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+    mine = prints(prompt.digests)
+    conversation = _conversation(namespace.index_seed, flight)
+    compared = turns.compare(key, conversation, mine, owner=owner)
+    question = (endpoint.entry.id, flight.caller.grant.key.id, flight.caller.scope_path, call.subdivision)
+    former = turns.follow(question, key, namespace.index_seed, owner=owner)
+    former_blocks = 0
+    if former is not None and compared is None:
+        there = prints(prefix.chain(former.seed, call.prompt))
+        before = turns.compare(former.namespace, _conversation(former.seed, flight), there, owner=owner)
+        former_blocks = 0 if before is None else before.common_blocks
+    if flight.first_byte_s is not None and flight.outcome in ("ok", "client_cancelled", "incomplete"):
+        turns.note(key, conversation, Turn(mine, noted.url, noted.restarts), owner=owner)
+    return compared, former_blocks
+
+
+def _conversation(seed: bytes, flight: Flight) -> bytes:
+    """Which conversation a prompt belongs to: the session that the client names, else how the user opened it, else how the prompt begins."""
+    if flight.session is not None:
+        named = b"session" + flight.session
+    elif flight.call is not None and (opening := flight.call.opening):
+        named = b"opening" + opening
+    else:
+        named = b"head" + (flight.call.prompt[: prefix.BLOCK_BYTES] if flight.call is not None else b"")
+    return hashlib.sha256(seed + named).digest()[:_DIGEST]
