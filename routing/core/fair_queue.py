@@ -194,6 +194,10 @@ class FairQueue:
         flow = self._tenants.flows.get(tenant)
         return (0, 0.0) if flow is None else (flow.waiting, flow.tokens)
 
+    def weights_beside(self, tenant: bytes) -> float:
+        """The sum of the weights of the other tenants that wait."""
+        return sum(flow.weight for name, flow in self._tenants.flows.items() if name != tenant)
+
     def tenants(self) -> Iterable[bytes]:
         return self._tenants.flows.keys()
 

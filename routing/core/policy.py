@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 PRIORITIES = ("interactive", "standard", "batch")  # classes inside a tenant, the first goes first
+Overload = Literal["hold", "shed", "spill"]
 PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "session", "weighted"]
-SCORERS = ("wait", "prefill", "external_price", "pressure", "slo_guard")
+SCORERS = ("wait", "prefill", "tier", "external_price", "pressure", "slo_guard")
 
 
 class PolicyError(ValueError):
@@ -30,6 +31,7 @@ class RoutingPolicy:
     policy: PolicyName = "ettft"
     weights: tuple[tuple[str, float], ...] = tuple((name, 1.0) for name in SCORERS)
     price_of_recomputation: float = 2.0  # lambda: what a recomputed token costs everybody else
+    price_auto: bool = False  # lambda from the pool's mean wait instead
     pressure: float = 1.0  # mu
     load_factor: float = 1.25  # bounded_hash, session: in-flight over the mean before the ring walks on
     prefix_tokens: int = 1024  # bounded_hash, longest_prefix: how much of the prompt is the key
@@ -40,14 +42,24 @@ class RoutingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SloPolicy:
-    """A compiled SLO policy. Percentile targets are in milliseconds where named so; None is no target."""
+    """A compiled SLO policy. Percentile targets are in milliseconds where named so; None is no target.
+
+    ``overload`` says what becomes of a request that no replica of its pool can start now: ``hold`` lets it wait for up to ``max_queue_ms``, ``shed``
+    refuses it at once, ``spill`` lets it also start on ``spill_pool`` (same model, same identity) and, when the time for waiting is over, be answered
+    by ``spill_model``, another endpoint of the tenant.
+    """
 
     ttft_p50_ms: int | None = None
     ttft_p95_ms: int | None = None
     ttft_p99_ms: int | None = None
+    e2e_p50_ms: int | None = None
     e2e_p95_ms: int | None = None
-    max_queue_ms: int = 10_000  # how long a request may wait for a replica; 0: refused at once instead
+    e2e_p99_ms: int | None = None
+    max_queue_ms: int = 10_000  # how long a request may wait for a replica; 0: refused, or spilled, at once instead
     priority: str = "standard"
+    overload: Overload = "hold"
+    spill_pool: str | None = None  # name of a pool that the tenant may use
+    spill_model: str | None = None  # name of an endpoint of the tenant
 
     @property
     def priority_class(self) -> int:
@@ -59,6 +71,17 @@ class SloPolicy:
         """The target the scheduler steers by, in seconds: p95 where it is set, else p99, else p50."""
         targets = [target for target in (self.ttft_p95_ms, self.ttft_p99_ms, self.ttft_p50_ms) if target is not None]
         return targets[0] / 1000 if targets else None
+
+    @property
+    def objectives(self) -> tuple[tuple[str, float, float], ...]:
+        """Each target as (name, share of requests that must meet it, seconds), such as ``("ttft_p95", 0.95, 2.0)``."""
+        found = []
+        for measure in ("ttft", "e2e"):
+            for percentile in (50, 95, 99):
+                target_ms = getattr(self, f"{measure}_p{percentile}_ms")
+                if target_ms is not None:
+                    found.append((f"{measure}_p{percentile}", percentile / 100, target_ms / 1000))
+        return tuple(found)
 
 
 _NUMBERS: dict[str, tuple[float, float]] = {
@@ -82,9 +105,15 @@ _SLO_FIELDS = {
     "ttft_p50_ms": (1, 3_600_000),
     "ttft_p95_ms": (1, 3_600_000),
     "ttft_p99_ms": (1, 3_600_000),
+    "e2e_p50_ms": (1, 86_400_000),
     "e2e_p95_ms": (1, 86_400_000),
+    "e2e_p99_ms": (1, 86_400_000),
     "max_queue_ms": (0, 600_000),
 }
+_SLO_WORDS: dict[str, tuple[str, ...]] = {"priority": PRIORITIES, "overload": get_args(Overload)}
+_SLO_NAMES = ("spill_pool", "spill_model")
+_PERCENTILES = (50, 95, 99)
+_MAX_NAME = 200
 
 
 def _number(value: object, field: str, low: float, high: float) -> float:
@@ -135,6 +164,8 @@ def compile_routing(spec: object) -> RoutingPolicy:
             raise PolicyError(str(field), f"is not a field of {name}; its fields: {known}")
         if field == "weights":
             values[field] = _weights(spec[field])
+        elif field == "price_of_recomputation" and spec[field] == "auto":
+            values["price_auto"] = True
         elif field in _NUMBERS:
             values[field] = _number(spec[field], field, *_NUMBERS[field])
         else:
@@ -143,24 +174,64 @@ def compile_routing(spec: object) -> RoutingPolicy:
 
 
 def compile_slo(spec: object) -> SloPolicy:
-    """Check an SLO policy document and compile it.
+    """Check an SLO policy document and compile it. Whether the pool and the model that it names exist is the caller's question.
 
     Raises:
-        PolicyError: not an object, an unknown field, a value out of range, or percentiles that contradict each other.
+        PolicyError: not an object, an unknown field, a value out of range, or fields that contradict each other.
     """
     if not isinstance(spec, Mapping):
         raise PolicyError("slo", "must be an object such as {ttft_p95_ms: 2000}")
     values: dict[str, Any] = {}
     for field in spec:
-        if field == "priority":
-            if spec[field] not in PRIORITIES:
-                raise PolicyError(field, f"must be one of {', '.join(PRIORITIES)}")
+        if field in _SLO_WORDS:
+            if spec[field] not in _SLO_WORDS[field]:
+                raise PolicyError(str(field), f"must be one of {', '.join(_SLO_WORDS[field])}")
             values[field] = spec[field]
-            continue
-        if field not in _SLO_FIELDS:
-            raise PolicyError(str(field), f"unknown field; known: {', '.join((*_SLO_FIELDS, 'priority'))}")
-        values[field] = _integer(spec[field], field, *_SLO_FIELDS[field])
-    ordered = [values[field] for field in ("ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms") if field in values]
-    if ordered != sorted(ordered):
-        raise PolicyError("ttft_p95_ms", "a higher percentile cannot have a tighter target")
+        elif field in _SLO_NAMES:
+            values[field] = _name(spec[field], field)
+        elif field in _SLO_FIELDS:
+            values[field] = _integer(spec[field], field, *_SLO_FIELDS[field])
+        else:
+            raise PolicyError(str(field), f"unknown field; known: {', '.join((*_SLO_FIELDS, *_SLO_WORDS, *_SLO_NAMES))}")
+    _check_targets(values)
+    _check_overload(values)
     return SloPolicy(**values)
+
+
+def _name(value: object, field: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= _MAX_NAME or not value.isprintable() or value != value.strip():
+        raise PolicyError(field, f"must be a name of 1 to {_MAX_NAME} characters")
+    return value
+
+
+def _check_targets(values: Mapping[str, Any]) -> None:
+    """A higher percentile is never tighter, and the whole answer never due before its first token."""
+    for measure in ("ttft", "e2e"):
+        last = 0
+        for percentile in _PERCENTILES:
+            field = f"{measure}_p{percentile}_ms"
+            if values.get(field, last) < last:
+                raise PolicyError(field, "a higher percentile cannot have a tighter target")
+            last = values.get(field, last)
+    for percentile in _PERCENTILES:
+        whole, first = f"e2e_p{percentile}_ms", f"ttft_p{percentile}_ms"
+        if whole in values and values[whole] < values.get(first, 0):
+            raise PolicyError(whole, f"the whole answer cannot be due before its first token ({first})")
+
+
+def _check_overload(values: dict[str, Any]) -> None:
+    """``max_queue_ms: 0`` alone means shed, as it did before there was ``overload``."""
+    wait_ms = values.get("max_queue_ms")
+    overload = values.setdefault("overload", "shed" if wait_ms == 0 and not any(name in values for name in _SLO_NAMES) else "hold")
+    if overload == "shed":
+        if wait_ms:
+            raise PolicyError("max_queue_ms", "contradicts overload: shed, which lets nothing wait")
+        values["max_queue_ms"] = 0
+    if overload == "hold" and wait_ms == 0:
+        raise PolicyError("max_queue_ms", "contradicts overload: hold; to refuse at once say overload: shed")
+    if overload == "spill" and not any(name in values for name in _SLO_NAMES):
+        raise PolicyError("spill_pool", "overload: spill needs spill_pool, spill_model or both")
+    if overload != "spill":
+        for name in _SLO_NAMES:
+            if name in values:
+                raise PolicyError(name, f"is only for overload: spill, not for {overload}")

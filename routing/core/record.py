@@ -12,6 +12,8 @@ from uuid import UUID
 
 import msgspec
 
+from routing.core.overload import Spilled
+
 Outcome = Literal["ok", "client_error", "client_cancelled", "upstream_error", "timeout", "refused", "incomplete"]
 
 
@@ -112,6 +114,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_s: float | None = None  # waited in the router before the first dispatch
     slo_ttft_s: float | None = None
     slo_attainable: bool = True
+    spilled: Spilled | None = None  # served elsewhere because its own pool had no time; ``model`` names what answered
     trial: TrialRecord | None = None
     cause: CauseRecord | None = None
     alarm: str | None = None  # what an audit should look into, such as "cached_more_than_owned"; judges nothing

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
-EXPOSED = "x-saltroute-decision, x-request-id, retry-after"
+EXPOSED = "x-saltroute-decision, x-saltroute-model, x-request-id, retry-after"
 MAX_ASKED = 64
 
 

@@ -22,6 +22,7 @@ from namespaces.core.salts import Namespace
 from routing.core import blocks, prefix
 from routing.core.breaker import Breaker
 from routing.core.fair_queue import Waiter
+from routing.core.overload import Spilled
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, TrialRecord
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
@@ -194,6 +195,8 @@ class Flight:
     caller: Caller | None = None
     call: Call | None = None
     endpoint: EndpointView | None = None
+    asked: EndpointView | None = None  # what the client asked for, where another model serves it
+    spilled: Spilled | None = None
     namespace: Namespace | None = None
     prompt: Prompt | None = None
     session: bytes | None = None  # the session that the client says it belongs to, as a digest
@@ -318,7 +321,7 @@ class Flight:
         tenant = self.caller.grant.tenant.snapshot
         key = self.caller.grant.key if self.probe is None else None  # a probe's key and scope exist nowhere but in its namespace
         scope = self.caller.grant.tenant.scopes.get(self.caller.scope_path) if self.probe is None else None
-        endpoint, decision, usage = self.endpoint, self.decision, self.usage
+        endpoint, decision, usage = self.asked or self.endpoint, self.decision, self.usage
         chosen = decision.chosen if decision is not None and self.attempts else None
         decided_by, beside = self._policies()
         return DecisionRecord(
@@ -336,7 +339,7 @@ class Flight:
             key_id=key.id if key else None,
             scope_id=scope.id if scope else None,
             namespace=self.namespace.public_id if self.namespace else None,
-            model=endpoint.entry.model.name if endpoint else None,
+            model=self.endpoint.entry.model.name if self.endpoint else None,
             policy=decided_by.spec.get("policy", "ettft") if decided_by else None,
             policy_version=decided_by.version if decided_by else None,
             stream=self.call.stream if self.call else False,
@@ -357,6 +360,7 @@ class Flight:
             queue_s=self.queue_s,
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
+            spilled=self.spilled,
             trial=_trial(self.trial, beside),
             cause=causes.conclude(self.plane, self, now_s=time.monotonic()),
             alarm=self.alarm,

@@ -64,6 +64,8 @@ class Metrics:
             "saltroute_kv_messages", "Messages of KV events and what became of connections, by kind", ["kind"], registry=self.registry
         )
         self.held = Counter("saltroute_held", "Requests that waited in the router, by what for", ["reason"], registry=self.registry)
+        self.queue_refused = Counter("saltroute_queue_refused", "Requests that the queue did not take or keep, by why", ["reason"], registry=self.registry)
+        self.spilled = Counter("saltroute_spilled", "Requests served by another pool or model because their own had no time", ["to"], registry=self.registry)
         self.queue = Histogram("saltroute_queue_seconds", "Time waited in the router", buckets=_TTFT_BUCKETS_S, registry=self.registry)
         self.parity_checks = Counter("saltroute_parity_checks", "Comparisons of tokens with engines, by result", ["result"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)

@@ -45,14 +45,19 @@ def _renamed(flight: Flight, body: bytes) -> bytes:
     members = _members.decode(body)
     if "model" not in members or flight.call is None:
         return body
-    members["model"] = msgspec.Raw(msgspec.json.encode(flight.call.model))
+    members["model"] = msgspec.Raw(msgspec.json.encode(_shown_model(flight) or flight.call.model))
     return msgspec.json.encode(members)
 
 
 def _rename(flight: Flight) -> Rename | None:
     if flight.call is None or flight.endpoint is None:
         return None
-    return Rename.between(flight.endpoint.entry.served_model, flight.call.model)
+    return Rename.between(flight.endpoint.entry.served_model, _shown_model(flight) or flight.call.model)
+
+
+def _shown_model(flight: Flight) -> str | None:
+    """The name of the endpoint that serves instead of the one asked for."""
+    return flight.endpoint.entry.name if flight.asked is not None and flight.endpoint is not None else None
 
 
 async def stream(plane: Plane, flight: Flight, answer: Answer, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:

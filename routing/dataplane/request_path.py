@@ -7,21 +7,25 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 from aiohttp import web
 
 from namespaces.core.salts import Namespace
+from routing.core.overload import OVERLOADED
 from routing.dataplane import errors, openai, relay, tokens
 from routing.dataplane.authenticate import Caller, request_context, request_id, session
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
+from routing.dataplane.errors import ApiError
 from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
 from routing.dataplane.routes import Route
 from routing.dataplane.state import Plane
 from routing.dataplane.view import EndpointView, PlaneView
 
+MODEL_HEADER = "X-Saltroute-Model"  # on an answer of another model than the one asked for
 OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in a worker thread
 T = TypeVar("T")
 
@@ -42,12 +46,13 @@ async def serve(
             admit(plane)
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)
-            flight.endpoint = endpoint = find_endpoint(caller, call.model)
-            flight.namespace = namespace = name_cache(plane, caller, endpoint, call, request_context(endpoint.entry, request.headers))
-            found = await tokens.find(plane, flight)
-            ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
-            flight.prompt = await off_loop(plane, len(raw), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
-            answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=request.headers.getall("traceparent", []))
+            await prepare(plane, flight, find_endpoint(caller, call.model), request.headers)
+            trace_parents = request.headers.getall("traceparent", [])
+            try:
+                answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=trace_parents)
+            except ApiError as refusal:
+                headers = {**headers, **await other_model(plane, flight, request.headers, refusal)}
+                answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=trace_parents)
             if answer.splitter is None:
                 return relay.whole(flight, answer, headers)
             return await relay.stream(plane, flight, answer, request, headers)
@@ -129,6 +134,45 @@ async def off_loop(plane: Plane, size_bytes: int, work: Callable[..., T], *args:
     if size_bytes <= OFF_LOOP_BYTES:
         return work(*args)
     return await asyncio.get_running_loop().run_in_executor(plane.workers, work, *args)
+
+
+async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers: Mapping[str, str]) -> None:
+    """Name the flight's cache at an endpoint, and measure its prompt there.
+
+    Raises:
+        ApiError: 400 for a context version that the endpoint does not take, 503 if no namespace can be derived.
+    """
+    caller, call = flight.caller, flight.call
+    if caller is None or call is None:
+        raise RuntimeError("nothing to prepare")
+    namespace = name_cache(plane, caller, endpoint, call, request_context(endpoint.entry, headers))
+    flight.endpoint, flight.namespace = endpoint, namespace
+    found = await tokens.find(plane, flight)
+    ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
+    flight.prompt = await off_loop(plane, len(call.prompt), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
+
+
+async def other_model(plane: Plane, flight: Flight, headers: Mapping[str, str], refusal: ApiError) -> dict[str, str]:
+    """Turn a flight that its own endpoint has no time for to the one that its policy names; returns the headers that say so.
+
+    The request is then that endpoint's in every respect: identity, pool, policy, and the key must be allowed to use it. It never turns twice.
+
+    Raises:
+        ApiError: ``refusal``, where the policy names none, or that one cannot take it.
+    """
+    home, caller = flight.endpoint, flight.caller
+    named = None if home is None or home.slo is None else home.slo.spill_model
+    if home is None or caller is None or named is None or flight.probe is not None or flight.attempts or refusal.code not in OVERLOADED:
+        raise refusal
+    plane.waiting.turned_away(flight)
+    try:
+        await prepare(plane, flight, find_endpoint(caller, named), headers)
+    except ApiError:
+        flight.endpoint = home
+        raise refusal from None
+    flight.asked, flight.spilled = home, "model"
+    plane.metrics.spilled.labels(to="model").inc()
+    return {MODEL_HEADER: quote(named, safe="/:@+~")}
 
 
 def find_endpoint(caller: Caller, model: str) -> EndpointView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from namespaces.core.salts import Namespace, derive
@@ -52,6 +52,12 @@ class EndpointView:
     policy: RoutingPolicy
     slo: SloPolicy | None
     candidate: RoutingPolicy | None = None  # on trial
+    spill: EndpointView | None = None  # the same endpoint on the pool that it spills to
+
+    @property
+    def reaches(self) -> tuple[ReplicaView, ...]:
+        """Every replica that may serve it, those it spills to included."""
+        return self.replicas if self.spill is None else self.replicas + self.spill.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class PlaneView:
             replica.entry.dedicated_namespace
             for tenant in self.tenants.values()
             for endpoint in tenant.endpoints.values()
-            for replica in endpoint.replicas
+            for replica in endpoint.reaches
             if replica.entry.dedicated_namespace is not None
         }
 
@@ -153,7 +159,7 @@ class PlaneView:
         used_by: dict[str, set[UUID]] = {}
         for tenant in self.tenants.values():
             for endpoint in () if tenant.snapshot.deleted else tenant.endpoints.values():
-                for replica in endpoint.replicas:
+                for replica in endpoint.reaches:
                     known = replicas.get(replica.url)
                     if known is None or known.entry.kv_events is None:  # where one of its rows declares its events, that one speaks for it
                         replicas[replica.url] = replica
@@ -184,9 +190,11 @@ def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
             candidate = None if entry.candidate_policy is None else compile_routing(entry.candidate_policy.spec)
         except PolicyError as error:
             raise SnapshotError(f"a policy does not compile: {error.field}") from None
-        endpoints[entry.name] = EndpointView(
-            entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo, candidate=candidate
-        )
+        home = EndpointView(entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo, candidate=candidate)
+        spill = pools.get(entry.spill_pool_id) if entry.spill_pool_id not in (None, entry.pool_id) else None
+        if slo is not None and slo.overload == "spill" and spill is not None:
+            home = replace(home, spill=replace(home, pool=spill, replicas=opened[spill.id]))
+        endpoints[entry.name] = home
     return TenantView(
         snapshot=snapshot,
         key=keys.open_tenant_key(snapshot.tenant_id, snapshot.key_material),

@@ -3,6 +3,8 @@
 ``turn`` is the one way from a request to a dispatch. Most requests pass without waiting. Those that wait are woken when a first byte or an end frees
 a replica, in the order of :mod:`routing.core.fair_queue`, and every 50 ms, since estimates fade. Who waited as long as its policy allows is refused
 with 429 and a Retry-After from its tenant's own queue. A pool's queue is the pool's, over all tenants that use it; what one may see of it is its own.
+
+A request whose policy names a second pool stands in both queues, in each at its tenant's turn there, and leaves both when either starts it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from routing.core import admission, gate, prefix
+from routing.core import admission, gate, overload, prefix
 from routing.core.fair_queue import OUTPUT_WEIGHT, FairQueue, Waiter, retry_after_s
 from routing.core.gate import Gate
 from routing.dataplane import errors
@@ -25,6 +27,7 @@ from routing.dataplane.errors import ApiError
 if TYPE_CHECKING:
     from routing.dataplane.inflight import Attempt, Choice, Flight
     from routing.dataplane.state import Plane
+    from routing.dataplane.view import EndpointView
 
 TICK_S = 0.05
 DEFAULT_QUEUE_S = 10.0  # how long a request may wait where no SLO policy says so
@@ -34,14 +37,20 @@ MAX_ROOMS = 1024
 
 @dataclass(slots=True)
 class _Waiting:
+    """A flight in the queues of one pool or two: ``views`` are its endpoint as each of them serves it."""
+
+    serial: int
     flight: Flight
     future: asyncio.Future[Attempt]
+    views: dict[UUID, EndpointView]
+    waiters: dict[UUID, Waiter] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Room:
     """The queue of one pool."""
 
+    pool_id: UUID
     queue: FairQueue
     waiting: dict[int, _Waiting] = field(default_factory=dict)
 
@@ -58,7 +67,8 @@ class Waiting:
         self._tick: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return sum(len(room.waiting) for room in self._rooms.values())
+        """Requests that wait; one in two queues counts once."""
+        return len({serial for room in self._rooms.values() for serial in room.waiting})
 
     @property
     def following(self) -> int:
@@ -71,22 +81,67 @@ class Waiting:
         Raises:
             ApiError: 429 ``queue_full`` or ``queue_timeout``; what :func:`choose` raises.
         """
-        choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
-        if flight.probe is not None or tried:  # an audit stands in nobody's queue; a second attempt has waited already
+        home = flight.endpoint
+        spill = None if home is None or flight.probe is not None or tried else home.spill
+        try:
+            choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
+        except ApiError:
+            if spill is None:
+                raise
+            return await self._elsewhere(plane, flight, {}, time.monotonic())
+        if flight.probe is not None or tried or flight.alone:  # an audit stands in nobody's queue; a second attempt has waited already
             return flight.begin_attempt(choice)
         began_s = time.monotonic()
         if self._follows(plane, flight, choice):
             await self._behind_leader(plane, flight, choice)
             flight.queue_s = time.monotonic() - began_s
             choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
-        pool_id = _pool_of(flight)
-        room = self._rooms.get(pool_id)
-        if (room is None or not room.waiting) and admission.commits(choice.decision, _slo_s(flight)):
+        if self._is_empty(_pool_of(flight)) and admission.commits(choice.decision, _slo_s(flight)):
             return flight.begin_attempt(choice)
+        return await self._elsewhere(plane, flight, {_pool_of(flight): choice}, began_s)
+
+    async def _elsewhere(self, plane: Plane, flight: Flight, choices: dict[UUID, Choice], began_s: float) -> Attempt:
+        """The flight's own pool cannot start it now (``choices`` holds its choice there, nothing where the pool has no replica): go to the pool it
+        spills to if that one can, else wait for whichever is first.
+
+        Raises:
+            ApiError: as :meth:`turn`.
+        """
+        home = flight.endpoint
+        views = {} if home is None else {view.pool.id: view for view in (home, home.spill) if view is not None}
+        spill = None if home is None else home.spill
+        if spill is not None:
+            try:
+                choice = _choose_at(plane, flight, spill)
+            except ApiError:
+                if not choices:
+                    raise
+            else:
+                if self._is_empty(spill.pool.id) and admission.commits(choice.decision, _slo_s(flight)):
+                    return self._begin(plane, flight, spill, choice)
+                choices[spill.pool.id] = choice
         try:
-            return await self._in_line(plane, flight, choice, self._room(pool_id))
+            return await self._in_line(plane, flight, choices, views)
         finally:
             flight.queue_s = time.monotonic() - began_s
+
+    def _is_empty(self, pool_id: UUID) -> bool:
+        room = self._rooms.get(pool_id)
+        return room is None or not room.waiting
+
+    def _begin(self, plane: Plane, flight: Flight, view: EndpointView, choice: Choice) -> Attempt:
+        """Dispatch the flight on the pool of ``view``."""
+        if view is not flight.endpoint:
+            flight.endpoint, flight.spilled = view, "pool"
+            plane.metrics.spilled.labels(to="pool").inc()
+        return flight.begin_attempt(choice)
+
+    def turned_away(self, flight: Flight) -> None:
+        """The flight goes to another endpoint: nobody waits for its prefix here any more."""
+        if flight.burst is not None:
+            heir = self._gate.lost(flight.burst, flight.serial)
+            self._open(() if heir is None else (heir,))
+            flight.burst = None
 
     def first_byte(self, flight: Flight) -> None:
         """The flight's prefix is resident where it went: those who follow it may go."""
@@ -99,12 +154,13 @@ class Waiting:
             heir = self._gate.lost(flight.burst, flight.serial)
             self._open(() if heir is None else (heir,))
         if flight.waiter is not None and (room := self._rooms.get(_pool_of(flight))) is not None:
-            room.queue.settle(flight.waiter, _real_cost(flight))
+            weight = flight.endpoint.pool.weight if flight.endpoint is not None else 1.0
+            room.queue.settle(flight.waiter, _real_cost(flight), tenant_weight=weight)
         self.wake(plane)
 
     def wake(self, plane: Plane) -> None:
         """Something was freed: look soon whether somebody can go. Many calls in one turn of the loop cost one look."""
-        if len(self):
+        if any(room.waiting for room in self._rooms.values()):
             self._schedule(plane, 0.0)
 
     def _follows(self, plane: Plane, flight: Flight, choice: Choice) -> bool:
@@ -119,7 +175,7 @@ class Waiting:
             held_blocks = int(chosen.matched_tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES)
         else:
             key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
-            held_blocks = plane.index.settled(key, prompt.digests, choice.replica.url, owner=flight.owner)
+            held_blocks = plane.index.settled(key, prompt.digests, choice.computes.replica.url, owner=flight.owner)
         position = held_blocks + int(gate.MIN_TOKENS * prompt.bytes_per_token / prefix.BLOCK_BYTES)
         if position >= len(prompt.digests):
             return False
@@ -152,54 +208,77 @@ class Waiting:
             if len(self._rooms) >= MAX_ROOMS:
                 for empty in [one for one, other in self._rooms.items() if not other.waiting]:
                     del self._rooms[empty]
-            room = self._rooms[pool_id] = _Room(FairQueue(max_waiters=self._max_waiters))
+            room = self._rooms[pool_id] = _Room(pool_id, FairQueue(max_waiters=self._max_waiters))
         return room
 
-    async def _in_line(self, plane: Plane, flight: Flight, choice: Choice, room: _Room) -> Attempt:
-        """Stand in the pool's queue until it is this flight's turn and a replica is free enough.
+    async def _in_line(self, plane: Plane, flight: Flight, choices: dict[UUID, Choice], views: dict[UUID, EndpointView]) -> Attempt:
+        """Stand in the queues of the pools of ``choices`` until it is this flight's turn in one of them and a replica there is free enough.
 
         Raises:
             ApiError: 429; 503 if no replica is left.
         """
-        now_s = time.monotonic()
-        tenant, key = _flows(flight)
         limit_s = _queue_s(flight)
-        waiter = Waiter(
-            id=self._next_serial(),
-            tenant=tenant,
-            key=key,
-            cost_tokens=choice.decision.chosen.uncached_tokens + OUTPUT_WEIGHT * DEFAULT_OUTPUT_TOKENS,
-            deadline_s=now_s + limit_s,
-            priority=flight.endpoint.slo.priority_class if flight.endpoint is not None and flight.endpoint.slo is not None else 1,
-        )
-        if limit_s == 0 and admission.commits(choice.decision, _slo_s(flight)):
+        if limit_s == 0 and any(admission.commits(choice.decision, _slo_s(flight)) for choice in choices.values()):
             limit_s = TICK_S  # it could go but for others' turns
-        if limit_s == 0 or not room.queue.add(waiter):
-            raise self._refused(plane, flight, room, "queue_full" if limit_s else "shed")
-        future: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
-        room.waiting[waiter.id] = _Waiting(flight, future)
+        waiting = _Waiting(self._next_serial(), flight, asyncio.get_running_loop().create_future(), views)
+        why = "shed"
+        for pool_id, choice in choices.items() if limit_s else ():
+            why = self._join(plane, self._room(pool_id), waiting, choice, limit_s) or why
+        if not waiting.waiters:
+            raise self._refused(plane, flight, why)
         plane.metrics.held.labels(reason="wait").inc()
         self._schedule(plane, 0.0)
         try:
             async with asyncio.timeout(limit_s):
-                attempt = await future
+                return await waiting.future
         except TimeoutError:
-            if future.done() and not future.cancelled():
-                return future.result()
-            raise self._refused(plane, flight, room, "queue_timeout") from None
+            if waiting.future.done() and not waiting.future.cancelled():
+                return waiting.future.result()
+            raise self._refused(plane, flight, "queue_timeout") from None
         finally:
-            room.queue.remove(waiter.id)
-            del room.waiting[waiter.id]
+            for pool_id in list(waiting.waiters):
+                self._leave(self._rooms[pool_id], waiting.serial)
             self.wake(plane)
-        flight.waiter = waiter
-        return attempt
 
-    def _refused(self, plane: Plane, flight: Flight, room: _Room, code: str) -> ApiError:
+    def _join(self, plane: Plane, room: _Room, waiting: _Waiting, choice: Choice, limit_s: float) -> str | None:
+        """Stand in one pool's queue. Returns why not, where it is full for this tenant."""
+        flight, view = waiting.flight, waiting.views[room.pool_id]
+        tenant, key = _flows(flight)
+        waiter = Waiter(
+            id=waiting.serial,
+            tenant=tenant,
+            key=key,
+            cost_tokens=choice.decision.chosen.uncached_tokens + OUTPUT_WEIGHT * DEFAULT_OUTPUT_TOKENS,
+            deadline_s=time.monotonic() + limit_s,
+            priority=view.slo.priority_class if view.slo is not None else 1,
+        )
+        rate = plane.pool_rate(view)  # None: nobody knows yet how much is too much
+        if rate is not None:
+            weight, others = view.pool.weight, room.queue.weights_beside(tenant)
+            cap = overload.token_cap(tokens_per_s=rate * len(view.replicas), wait_s=limit_s, weight=weight, other_weights=others)
+            if overload.over_cap(held_tokens=room.queue.waiting_of(tenant)[1], cost_tokens=waiter.cost_tokens, cap_tokens=cap):
+                return "queue_share"
+        if not room.queue.add(waiter, tenant_weight=view.pool.weight):
+            return "queue_full"
+        room.waiting[waiting.serial] = waiting
+        waiting.waiters[room.pool_id] = waiter
+        return None
+
+    def _leave(self, room: _Room, serial: int) -> None:
+        room.queue.remove(serial)
+        waiting = room.waiting.pop(serial, None)
+        if waiting is not None:
+            waiting.waiters.pop(room.pool_id, None)
+
+    def _refused(self, plane: Plane, flight: Flight, why: str) -> ApiError:
+        """The client hears of a full queue alike, whichever bound it met; the counter tells them apart."""
+        plane.metrics.queue_refused.labels(reason=why).inc()
         tenant, _ = _flows(flight)
-        _, own_tokens = room.queue.waiting_of(tenant)
+        room = self._rooms.get(_pool_of(flight))
+        _, own_tokens = (0, 0.0) if room is None else room.queue.waiting_of(tenant)
         replicas, now_s = flight.endpoint.replicas if flight.endpoint else (), time.monotonic()
         rate = sum(plane.engine(replica.url).calibration.rate(None, now_s) for replica in replicas)
-        return errors.queue_refused(code, retry_after_s(own_tokens, rate))
+        return errors.queue_refused("queue_full" if why == "queue_share" else why, retry_after_s(own_tokens, rate))
 
     def _schedule(self, plane: Plane, delay_s: float) -> None:
         if self._tick is not None:
@@ -215,30 +294,41 @@ class Waiting:
             while (head := room.queue.peek()) is not None:
                 if not self._start(plane, room, head):
                     break
-        if len(self):
+        if any(room.waiting for room in self._rooms.values()):
             self._schedule(plane, TICK_S)
 
     def _start(self, plane: Plane, room: _Room, head: Waiter) -> bool:
         """Whether the head of the line is out of it: started, or refused for want of any replica."""
         waiting = room.waiting[head.id]
+        flight, view = waiting.flight, waiting.views[room.pool_id]
         if waiting.future.done():  # it is leaving by itself
             room.queue.remove(head.id)
             return True
         try:
-            choice = choose(plane, waiting.flight, tried=(), now_s=time.monotonic())
+            choice = _choose_at(plane, flight, view)
         except ApiError as error:
-            room.queue.remove(head.id)
-            waiting.future.set_exception(error)
+            self._leave(room, head.id)
+            if not waiting.waiters:
+                waiting.future.set_exception(error)
             return True
-        if not admission.commits(choice.decision, _slo_s(waiting.flight)):
+        if not admission.commits(choice.decision, _slo_s(flight)):
             return False
-        room.queue.take(head.id)
-        waiting.future.set_result(waiting.flight.begin_attempt(choice))
+        flight.waiter = room.queue.take(head.id)
+        waiting.future.set_result(self._begin(plane, flight, view, choice))
         return True
 
     def _next_serial(self) -> int:
         self._serial += 1
         return self._serial
+
+
+def _choose_at(plane: Plane, flight: Flight, view: EndpointView) -> Choice:
+    """As :func:`choose`, on the pool of ``view``; the flight stays where it was."""
+    before, flight.endpoint = flight.endpoint, view
+    try:
+        return choose(plane, flight, tried=(), now_s=time.monotonic())
+    finally:
+        flight.endpoint = before
 
 
 def _pool_of(flight: Flight) -> UUID:

@@ -68,7 +68,7 @@ def test_a_difference_is_what_routers_would_read(api: Api) -> None:
         ("routing-policies", {"policy": "ettft", "pressure": "1"}, "spec.pressure"),
         ("routing-policies", {"policy": "weighted", "weights": {"luck": 1}}, "spec.weights.luck"),
         ("routing-policies", {"policy": "round_robin", "pressure": 1}, "spec.pressure"),
-        ("slo-policies", {"ttft_p95_ms": 100, "ttft_p99_ms": 50}, "spec.ttft_p95_ms"),
+        ("slo-policies", {"ttft_p95_ms": 100, "ttft_p99_ms": 50}, "spec.ttft_p99_ms"),
         ("slo-policies", {"ttft_p95_ms": 1.5}, "spec.ttft_p95_ms"),
         ("slo-policies", {"ttft": 1}, "spec.ttft"),
         ("slo-policies", [], "spec"),

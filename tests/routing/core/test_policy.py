@@ -14,7 +14,7 @@ from routing.core.policy import SCORERS, PolicyError, PolicyName, RoutingPolicy,
 from routing.core.scorers import REGISTER
 
 FIELDS = ["policy", "weights", "price_of_recomputation", "pressure", "load_factor", "prefix_tokens", "concurrency_threshold", "tie_share", "tie_s"]
-SLO_FIELDS = ["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "e2e_p95_ms", "max_queue_ms"]
+SLO_FIELDS = ["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p95_ms", "e2e_p99_ms", "max_queue_ms", "overload", "spill_pool"]
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(get_args(PolicyName))
 values = scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from([*SCORERS, "x"]), scalars, max_size=3)
 
@@ -88,13 +88,40 @@ def test_a_refusal_names_the_field(spec: Any, field: str) -> None:
         ({"ttft_p97_ms": 5}, "ttft_p97_ms"),
         ({"ttft_p95_ms": 0}, "ttft_p95_ms"),
         ({"ttft_p95_ms": True}, "ttft_p95_ms"),
-        ({"ttft_p95_ms": 100, "ttft_p99_ms": 50}, "ttft_p95_ms"),
+        ({"ttft_p95_ms": 100, "ttft_p99_ms": 50}, "ttft_p99_ms"),
+        ({"ttft_p50_ms": 100, "ttft_p99_ms": 50}, "ttft_p99_ms"),
+        ({"e2e_p50_ms": 100, "e2e_p95_ms": 50}, "e2e_p95_ms"),
+        ({"e2e_p95_ms": 100, "ttft_p95_ms": 200}, "e2e_p95_ms"),
+        ({"overload": "panic"}, "overload"),
+        ({"overload": ["hold"]}, "overload"),
+        ({"overload": "shed", "max_queue_ms": 100}, "max_queue_ms"),
+        ({"overload": "hold", "max_queue_ms": 0}, "max_queue_ms"),
+        ({"overload": "spill"}, "spill_pool"),
+        ({"spill_pool": "other"}, "spill_pool"),
+        ({"overload": "shed", "spill_model": "small"}, "spill_model"),
+        ({"overload": "spill", "spill_pool": ""}, "spill_pool"),
+        ({"overload": "spill", "spill_model": 7}, "spill_model"),
+        ({"overload": "spill", "spill_pool": "a\nb"}, "spill_pool"),
     ],
 )
 def test_a_refused_objective_names_the_field(spec: Any, field: str) -> None:
     with pytest.raises(PolicyError) as refused:
         compile_slo(spec)
     assert refused.value.field == field
+
+
+def test_what_to_do_on_overload() -> None:
+    """A time of 0 alone meant to refuse at once before there was a word for it, and still does."""
+    assert compile_slo({"max_queue_ms": 0}).overload == "shed"
+    assert compile_slo({"overload": "shed"}).max_queue_ms == 0
+    assert compile_slo({"max_queue_ms": 5}).overload == "hold"
+    spill = compile_slo({"overload": "spill", "spill_pool": "other", "max_queue_ms": 0})
+    assert (spill.overload, spill.spill_pool, spill.spill_model, spill.max_queue_ms) == ("spill", "other", None, 0)
+
+
+def test_objectives_are_shares_and_seconds() -> None:
+    slo = compile_slo({"ttft_p95_ms": 2000, "ttft_p50_ms": 500, "e2e_p99_ms": 30_000})
+    assert slo.objectives == (("ttft_p50", 0.5, 0.5), ("ttft_p95", 0.95, 2.0), ("e2e_p99", 0.99, 30.0))
 
 
 def test_an_empty_document_is_the_default() -> None:
