@@ -3,6 +3,7 @@
 Late binding: a request is held only for others' work, never for its own prefill. While the chosen replica's WAIT is over
 min(:data:`SLO_SHARE` of the TTFT target, :data:`MAX_WAIT_S`) a prompt waits in the router, where the next replica to be free can take it. An idle
 replica always commits, so the coldest and longest prompt on an idle fleet leaves at once, whatever its target.
+While every replica has as many requests as it may, nobody is committed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ def bound_s(ttft_slo_s: float | None) -> float:
 
 def commits(decision: Decision, ttft_slo_s: float | None) -> bool:
     """Whether the decision should be carried out now."""
+    if decision.full:
+        return False
     if any(candidate.refusal is None and _idle(candidate) for candidate in decision.candidates):
         return True
     return decision.chosen.wait_s <= bound_s(ttft_slo_s)

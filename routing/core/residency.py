@@ -71,9 +71,9 @@ class _Entry:
     def age_s(self, now_s: float) -> float:
         return 0.0 if self.inferred_at_s is None else max(0.0, now_s - self.inferred_at_s)
 
-    def probability(self, now_s: float) -> float:
+    def probability(self, now_s: float, tau_s: float) -> float:
         """That the engine holds this block: what an answer showed, faded by age, or what a dispatch in flight promises, whichever is more."""
-        shown = 0.0 if self.inferred_at_s is None else P_INFERRED * math.exp(-self.age_s(now_s) / AGE_CONSTANT_S)
+        shown = 0.0 if self.inferred_at_s is None else P_INFERRED * math.exp(-self.age_s(now_s) / tau_s)
         return max(shown, P_PENDING) if self.pending else shown
 
     def like(self, other: _Entry) -> bool:
@@ -150,10 +150,18 @@ class HistoryIndex:
         self.misses = 0
 
     def match(
-        self, namespace: bytes, digests: Sequence[bytes], replica: str, now_s: float, *, owner: bytes = b"", max_age_s: float = math.inf
+        self,
+        namespace: bytes,
+        digests: Sequence[bytes],
+        replica: str,
+        now_s: float,
+        *,
+        owner: bytes = b"",
+        max_age_s: float = math.inf,
+        tau_s: float = AGE_CONSTANT_S,
     ) -> Match:
         """The longest prefix of ``digests`` that ``replica`` holds in ``namespace``, as far as answers younger than ``max_age_s`` or dispatches in
-        flight say so.
+        flight say so. ``tau_s`` is how fast what answers said fades (:mod:`routing.core.age`).
 
         Along a chain, presence, age and promises are monotone: whatever touches a block touches all before it. So bisection finds the end of the
         match and the ends of its stretches of equal evidence (about one for each turn of a conversation).
@@ -175,11 +183,11 @@ class HistoryIndex:
         for _ in range(MAX_STRETCHES):
             first = entries[namespace + digests[start]]
             end = _end_of_stretch(entries, namespace, digests, range(start, blocks))
-            expected_blocks += (end - start) * first.probability(now_s)
+            expected_blocks += (end - start) * first.probability(now_s, tau_s)
             start = end
             if start == blocks:
                 break
-        expected_blocks += (blocks - start) * leaf.probability(now_s)  # beyond the bound: no less than the weakest
+        expected_blocks += (blocks - start) * leaf.probability(now_s, tau_s)  # beyond the bound: no less than the weakest
         return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
 
     def settled(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:

@@ -11,10 +11,11 @@ from routing.core.types import Ask, Replica
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a scorer may know beyond its replica: the policy and the eligible candidates' mean prefill rate (tokens/s)."""
+    """What a scorer may know beyond its replica: the policy, and of the candidates weighed their mean prefill rate (tokens/s) and mean wait (s)."""
 
     policy: RoutingPolicy
     mean_prefill_tokens_per_s: float
+    mean_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True):
     dedicated_namespace: str | None = None  # public namespace id it serves, where isolation asks for one
     isolation: IsolationState = "unverified"  # what audits have found of the physical engine
     role: ReplicaRole = "both"  # prefill and decode: one half of a request each, the KV cache goes from the one to the other
+    max_concurrency: int | None = None  # requests in flight that it is to be given at most
 
 
 class PoolEntry(msgspec.Struct, frozen=True):

@@ -1,9 +1,10 @@
 """Expected time to first token on a replica, in seconds: the currency of every decision.
 
-    T = network + [ (queued + foreign) / v  +  fixed  +  uncached / v ] * (1 + gamma * active decodes)
+    T = network + [ (queued + foreign) / v  +  fixed  +  uncached / v  +  lower / w ] * (1 + gamma * active decodes)
 
-with v the replica's prefill rate. The first bracket term is others' work (WAIT); the last one is the request's own prefill.
-An engine computes at least the last token even on a full hit.
+with v the replica's prefill rate and w that of the lower cache tier in which it holds ``lower`` of the prompt's tokens. The first bracket term is
+others' work (WAIT); the others are the request's own. A lower tier counts only where w was measured and beats recomputing clearly,
+``w > TIER_GAIN * v``; otherwise its tokens count as uncached. An engine computes at least the last token even on a full hit.
 Source: our own trace replays for the form; the full-hit rule was observed on vLLM 0.32.
 """
 
@@ -11,10 +12,21 @@ from __future__ import annotations
 
 from routing.core.types import Ask, Replica
 
+TIER_GAIN = 1.5
+
+
+def lower_tokens(replica: Replica) -> float:
+    """Tokens that are expected to come out of a lower tier; 0 where that is not worth it or was never measured."""
+    rate = replica.tier_tokens_per_s
+    return replica.lower_tokens if rate is not None and rate > TIER_GAIN * replica.prefill_tokens_per_s else 0.0
+
 
 def expected_cached_tokens(ask: Ask, replica: Replica) -> float:
-    """Matched tokens weighed by confidence; never the whole prompt, since at least one token is always computed."""
-    return min(replica.matched_tokens * replica.confidence, ask.prompt_tokens - 1.0)
+    """Matched tokens weighed by confidence, lower tiers as far as they count; never the whole prompt, since one token is always computed."""
+    expected = replica.matched_tokens * replica.confidence
+    if replica.lower_tokens > 0.0:
+        expected = max(0.0, expected - replica.lower_tokens) + lower_tokens(replica)
+    return min(expected, ask.prompt_tokens - 1.0)
 
 
 def uncached_tokens(ask: Ask, replica: Replica) -> float:
@@ -37,6 +49,12 @@ def prefill_s(ask: Ask, replica: Replica) -> float:
     return (replica.fixed_s + uncached_tokens(ask, replica) / replica.prefill_tokens_per_s) * interference(replica)
 
 
+def tier_s(ask: Ask, replica: Replica) -> float:
+    """Seconds until the tokens of a lower tier are where they are needed."""
+    tokens = min(lower_tokens(replica), ask.prompt_tokens - 1.0)
+    return 0.0 if tokens <= 0.0 or not replica.tier_tokens_per_s else tokens / replica.tier_tokens_per_s * interference(replica)
+
+
 def expected_ttft_s(ask: Ask, replica: Replica) -> float:
     """Expected time to first token on ``replica``, in seconds, > 0."""
-    return replica.network_s + wait_s(replica) + prefill_s(ask, replica)
+    return replica.network_s + wait_s(replica) + prefill_s(ask, replica) + tier_s(ask, replica)

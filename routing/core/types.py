@@ -45,6 +45,12 @@ class Replica:
     working_set_blocks: int = 0
     capacity_blocks: int = 0  # 0 = unknown
     new_blocks: int = 0
+    kv_used: float = 0.0  # share of the KV cache in use, as of a fresh scrape
+    max_concurrency: int | None = None  # requests in flight that it may have, where it is declared
+    ramp: float = 1.0  # share of an ordinary load that it may take; below 1 for a while after it came back
+    lower_tokens: float = 0.0  # of matched * confidence: what a lower tier of the cache holds
+    tier: str | None = None  # which one
+    tier_tokens_per_s: float | None = None  # how fast tokens come out of it; None: not measured
     rank: bytes = b""  # rendezvous rank of (namespace, prefix, replica)
 
 
@@ -67,6 +73,10 @@ class Candidate:
     evidence_age_s: float
     residency: str = "history"
     terms: dict[str, float] = field(default_factory=dict)
+    foreign_tokens: float = 0.0
+    decodes: float = 0.0  # running there
+    lower_tokens: float = 0.0  # of the prompt, expected in a lower tier of the cache, whether it counts or not
+    tier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ class Decision:
     chosen: Candidate
     candidates: tuple[Candidate, ...]
     attainable: bool  # whether the chosen replica is expected to meet the TTFT target
+    full: bool = False  # every replica has as many requests as it may: wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
     owner = flight.owner
     head = (flight.session,) if endpoint.policy.policy == "session" and flight.session is not None else prompt.head
     _claim(plane, endpoint, namespace, owner)
-    pool_rate, sizes = plane.pool_rate(endpoint), plane.index.sizes()
+    pool_rate = plane.pool_rate(endpoint)
     candidates = [
         _picture(
             plane,
@@ -155,7 +155,7 @@ def _picture(
     if refusal is not None:
         return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
     key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
-    belief = evidence.believe(plane, replica.url, key, prompt, owner=owner, now_s=now_s)
+    belief = evidence.believe(plane, replica.url, key, prompt, owner=owner, now_s=now_s, tau_s=tau_s)
     kappa = plane.trust.kappa((replica.url, 0), owner, key, exact=belief.evidence == "event", now_s=now_s)
     queued_tokens, waiting = engine.ledger.queued(now_s)
     foreign_tokens, foreign_running = engine.foreign(now_s)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from routing.core import prefix
-from routing.core.residency import NO_MATCH, P_EVENT, Match
+from routing.core.residency import AGE_CONSTANT_S, NO_MATCH, P_EVENT, Match
 from routing.core.residency_state import Reason, State
 from routing.core.trust import engine_rule
 from routing.dataplane.inflight import Prompt
@@ -38,6 +38,8 @@ class Belief:
     age_s: float
     state: State
     held_blocks: int  # of the prompt's history blocks
+    lower_tokens: float = 0.0  # of matched_tokens * confidence: what a lower tier holds
+    tier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,11 @@ class _Shown:
     expected_tokens: float
     all_exact: bool
     age_s: float
+    lower_tokens: float = 0.0
+    tier: str | None = None
 
 
-def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float) -> Belief:
+def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float, tau_s: float = AGE_CONSTANT_S) -> Belief:
     """The belief for the prompt of a namespace (``key``: the 16 bytes of its public id) at the engine of ``url``."""
     standing = plane.residency.of(url)
     if standing.state != "history" and not plane.trust.believes_events((url, 0), owner, key):
@@ -62,7 +66,7 @@ def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes,
     bound = shown is not None and standing.state == "exact" and not (shown.all_exact and prompt.exact_tokens < prompt.tokens)
     history = NO_MATCH
     if prompt.digests:
-        history = plane.index.match(key, prompt.digests, url, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf)
+        history = plane.index.match(key, prompt.digests, url, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf, tau_s=tau_s)
     remembered = min(prompt.tokens, int(history.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
     if shown is not None:
         remembered = min(remembered, shown.most_tokens)
@@ -86,6 +90,8 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
         age_s=shown.age_s if by_events else history.age_s,
         state=state,
         held_blocks=min(len(prompt.digests), held_blocks),
+        lower_tokens=shown.lower_tokens if by_events else 0.0,
+        tier=shown.tier if by_events else None,
     )
 
 
@@ -94,11 +100,14 @@ def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, no
     matches = [plane.events.match_chain(key, prompt.chain, (url, rank), now_s) for rank in ranks]
     sure = P_EVENT * (DURING_GAP if gap else 1.0)
     sizes = [size for rank in ranks for size in plane.events.block_sizes((url, rank))]
-    tokens = expected = 0.0
+    tokens = expected = below = 0.0
+    tier: str | None = None
     for match in matches:
         lower = match.lower_blocks * (match.tokens // match.blocks if match.blocks else max(sizes, default=0))
         tokens += match.tokens + lower
         expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
+        if lower:
+            below, tier = below + sure * lower * TIER_TRUST[match.medium], match.medium
     count = max(1, len(matches))
     whole_tokens = prompt.exact_tokens - prompt.exact_tokens % max(sizes) if sizes else 0
     most_tokens = engine_rule(prompt.tokens, max(sizes)) if sizes else prompt.tokens
@@ -109,4 +118,6 @@ def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, no
         expected_tokens=min(held * P_EVENT, expected / count),
         all_exact=int(tokens / count) >= whole_tokens > 0,
         age_s=max((match.age_s for match in matches), default=0.0),
+        lower_tokens=below / count,
+        tier=tier,
     )

@@ -97,7 +97,8 @@ class Attempt:
         self._headers_seen = self._resident = self._told = self._released = False
         self._first_byte_s = math.inf
         chosen, engine = choice.decision.chosen, choice.engine
-        self.tokens_ahead = chosen.queued_tokens
+        self.tokens_ahead = chosen.queued_tokens + chosen.foreign_tokens
+        engine.working_set.touch(prompt.digests, self.started_s)
         self.was_idle = engine.in_flight == 0 and plane.siblings.load(engine.url, self.started_s).in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
         limit_s = plane.config.first_byte_s if call.stream else 1.5 * chosen.expected_ttft_s + 0.25

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from routing.core import alarm, prefix
+from routing.core import age, alarm, prefix
 from routing.core.trust import Answer
 from routing.core.trust_table import Moved, Target
+from routing.core.types import Candidate
 from routing.dataplane.openai import Call
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def learn(flight: Flight) -> None:
     if usage.cached_tokens is not None:
         _judge(flight.plane, attempt, call, prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
     calibration, chosen = attempt.engine.calibration, decision.chosen
+    if chosen.evidence == "inferred" and call.sequences == 1:
+        fading = flight.plane.endpoint_state(flight.endpoint.entry.id).age(workload_of(call))
+        fading.observe(age_s=chosen.evidence_age_s, predicted_tokens=chosen.matched_tokens, cached_tokens=usage.cached_tokens)
     cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
     uncached = max(1.0, usage.prompt_tokens - cached)
     attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
@@ -103,6 +107,9 @@ def learn(flight: Flight) -> None:
             ttft_s=flight.first_byte_s - attempt.started_s,
             expected_s=chosen.expected_ttft_s,
             now_s=time.monotonic(),
+            decodes=chosen.decodes,
+            tier=chosen.tier,
+            tier_tokens=_from_tier(chosen, usage.cached_tokens),
         )
 
 

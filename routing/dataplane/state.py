@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 
 from routing.core import prefix
+from routing.core.age import AgeConstant
 from routing.core.breaker import Breaker
 from routing.core.build import Facts
 from routing.core.calibration import ByteRatio, Calibration
@@ -31,6 +32,7 @@ from routing.core.peering import Outbox
 from routing.core.residency import HistoryIndex
 from routing.core.siblings import NONE_SHARED, Shared, Siblings
 from routing.core.trust_table import TrustTable
+from routing.core.working_set import WorkingSet
 from routing.dataplane.causes import Causes
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
@@ -68,6 +70,8 @@ class Engine:
     breaker: Breaker
     ledger: Ledger = field(default_factory=Ledger)
     calibration: Calibration = field(default_factory=Calibration)
+    working_set: WorkingSet = field(default_factory=WorkingSet)
+    returned_at_s: float = -math.inf  # monotonic; when it was last seen to be back, or to be another process
     in_flight: int = 0
     failures: int = 0
     mean_uncached_tokens: float = 500.0
@@ -89,6 +93,7 @@ class Engine:
 
     def restarted(self) -> None:
         """Its process is another one. What was sent since the last scrape may have reached either."""
+        self.working_set.clear()
         self.restarts += 1
         self.facts, self.facts_due_s = Facts(), 0.0
         self.sequences -= self.sequences_scraped
@@ -130,6 +135,11 @@ class Engine:
         self.excess = excess
         self.scrape = Scrape(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1])
 
+    def kv_share(self, now_s: float) -> float:
+        """The share of its KV cache in use, as of a scrape that is not old; 0 where it does not say: what nobody knows keeps nobody away."""
+        fresh = self.scrape is not None and now_s - self.scrape.at_s <= SCRAPE_TOO_OLD_S
+        return self.kv_used if fresh and self.kv_used is not None else 0.0
+
     def foreign(self, now_s: float) -> tuple[float, float]:
         """Foreign waiting tokens and foreign decodes, faded by the scrape's age; a scrape never replaces the ledger, it only adds an excess."""
         if self.scrape is None:
@@ -154,8 +164,13 @@ class EndpointState:
     """What is learned of one endpoint, hence from one tenant's requests alone."""
 
     ratio: ByteRatio = field(default_factory=ByteRatio)
+    ages: dict[str, AgeConstant] = field(default_factory=dict)  # by workload class
     sequence: int = 0
     chosen: dict[UUID, int] = field(default_factory=dict)  # by replica: the sequence when it was last chosen
+
+    def age(self, workload: str) -> AgeConstant:
+        """How fast beliefs fade, for one of the classes of :data:`routing.core.age.CLASSES`."""
+        return self.ages.setdefault(workload, AgeConstant(workload))
 
 
 @dataclass(slots=True)

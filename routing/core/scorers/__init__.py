@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from routing.core.scorer import Scorer
-from routing.core.scorers import external_price, prefill, pressure, slo_guard, wait
+from routing.core.scorers import external_price, prefill, pressure, slo_guard, tier, wait
 
 REGISTER: tuple[Scorer, ...] = (
     wait.SCORER,
     prefill.SCORER,
+    tier.SCORER,
     external_price.SCORER,
     pressure.SCORER,
     slo_guard.SCORER,

@@ -18,7 +18,7 @@ import aiohttp
 from routing.core import build
 from routing.core.exposition import read_load
 from routing.dataplane.feeds import kv_sources
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import MISSES_UNTIL_UNREACHABLE, Engine, Plane
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
 
@@ -65,10 +65,12 @@ class LoadFeed:
 async def check(plane: Plane, replica: ReplicaView) -> None:
     """One health check and, if the engine is there, one scrape."""
     engine = plane.engine(replica.url)
+    asked_s = time.monotonic()
     try:
         async with asyncio.timeout(plane.config.connect_s):
             async with plane.session.get(f"{replica.url}/health", headers=_headers(replica), allow_redirects=False) as answer:
                 alive = answer.status < 500
+                answered_s = time.monotonic()
                 await answer.content.read(1024)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         missed(engine, blocked=guard.was_refused(error))
@@ -76,10 +78,13 @@ async def check(plane: Plane, replica: ReplicaView) -> None:
     if not alive:
         missed(engine, blocked=False)
         return
+    if engine.misses >= MISSES_UNTIL_UNREACHABLE:
+        engine.returned_at_s = time.monotonic()
     if engine.misses:
         engine.breaker.came_back(time.monotonic())
     engine.misses = 0
     engine.health = "ok"
+    engine.calibration.observe_network(answered_s - asked_s)
     await scrape(plane, replica, engine)
     await identify(plane, replica, engine)
 
@@ -100,6 +105,7 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     if load.started_at is not None:
         if engine.started_at is not None and abs(load.started_at - engine.started_at) > 0.5:
             engine.restarted()
+            engine.returned_at_s = time.monotonic()
             engine.breaker.came_back(time.monotonic())
             plane.index.forget(engine.url)
             plane.trust.forget_engine(engine.url)

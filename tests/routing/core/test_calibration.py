@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core.calibration import DEFAULT_FIXED_S, DEFAULT_RATE, ByteRatio, Calibration
+from routing.core.calibration import DEFAULT_FIXED_S, DEFAULT_RATE, MOST_GAMMA, PRIOR_GAMMA, ByteRatio, Calibration, interference
 
 
 def _observe(calibration: Calibration, rate: float, count: int, *, expected_s: float | None = None, now_s: float = 0.0, tokens: float = 4000) -> None:
@@ -46,12 +49,30 @@ def test_a_replica_at_a_quarter_of_its_speed_is_believed_after_five_answers() ->
     assert abs(calibration.rate(8000.0, 0) - 2000) < 1
 
 
-def test_a_recovered_replica_climbs_a_tenth_for_ten_answers() -> None:
+def test_a_rate_climbs_a_tenth_for_ten_answers() -> None:
     calibration = Calibration()
     _observe(calibration, 2000, 64)
-    _observe(calibration, 8000, 40)
+    _observe(calibration, 2900, 40)
     rate = calibration.rate(8000.0, 0)
     assert 2000 < rate <= 2000 * 1.1**5
+
+
+def test_a_replica_that_recovered_is_believed_after_five_answers() -> None:
+    """The least of the five: whoever climbs at once must not climb too far."""
+    calibration = Calibration()
+    _observe(calibration, 2000, 64)
+    _observe(calibration, 8000, 4)
+    assert abs(calibration.rate(8000.0, 0) - 2000) < 1
+    _observe(calibration, 7000, 1)
+    assert abs(calibration.rate(8000.0, 0) - 7000) < 1
+
+
+def test_a_missed_prefix_is_no_slowness() -> None:
+    """The answers came late because more was computed than was expected; the replica computes as fast as ever."""
+    calibration = Calibration()
+    _observe(calibration, 8000, 30)
+    _observe(calibration, 8000, 10, expected_s=0.01)
+    assert abs(calibration.rate(8000.0, 0) - 8000) < 1
 
 
 def test_silence_drifts_back_to_the_pool() -> None:
@@ -98,3 +119,79 @@ def test_bytes_per_token_is_learned_quickly_and_nonsense_is_ignored() -> None:
         ratio.observe(10**9, 1)
     assert abs(ratio.bytes_per_token - 3) < 0.01
     assert ratio.tokens(300) in (99, 100)
+
+
+def _synthetic(gamma: float, decodes: list[float], *, rate: float = 8000.0, noise: float = 0.0) -> list[tuple[float, float, float]]:
+    rng = random.Random(7)
+    made = []
+    for running in decodes:
+        tokens = rng.uniform(2000, 30_000)
+        made.append((tokens, (tokens / rate + DEFAULT_FIXED_S) * (1 + gamma * running) * rng.lognormvariate(0, noise), running))
+    return made
+
+
+@given(st.sampled_from([0.0, 0.002, 0.008, 0.015]), st.sampled_from([2000.0, 8000.0, 20_000.0]))
+def test_gamma_is_the_slope_whatever_the_believed_rate(gamma: float, believed: float) -> None:
+    """A rate that is wrong by a factor scales every ratio; the slope over the level stays."""
+    stretches = _synthetic(gamma, [4.0 * number for number in range(64)], noise=0.1)
+    assert abs(interference(stretches, rate=believed, fixed_s=0.0) - gamma) < 0.003
+
+
+def test_a_level_of_decodes_that_is_always_there_is_the_rates() -> None:
+    assert interference(_synthetic(0.02, [40.0] * 64, noise=0.1), rate=8000.0, fixed_s=0.03) == PRIOR_GAMMA
+
+
+def test_gamma_stays_within_its_bounds_whatever_is_seen() -> None:
+    assert interference(_synthetic(0.5, [4.0 * number for number in range(64)]), rate=8000.0, fixed_s=0.03) == MOST_GAMMA
+    assert interference(_synthetic(-0.01, [1.0 * number for number in range(64)]), rate=8000.0, fixed_s=0.03) >= 0.0
+    assert interference([], rate=8000.0, fixed_s=0.03) == PRIOR_GAMMA
+
+
+def test_rate_and_gamma_are_learned_together() -> None:
+    """Decodes slow half of the answers by more than half; the rate that is learned is that of an engine without decodes."""
+    calibration, rng = Calibration(), random.Random(3)
+    for _ in range(400):
+        tokens, decodes = rng.uniform(2000, 20_000), rng.choice([0.0, 16.0, 32.0, 64.0])
+        ttft_s = (DEFAULT_FIXED_S + tokens / 10_000) * (1 + 0.01 * decodes) * rng.lognormvariate(0, 0.1)
+        calibration.observe_ttft(tokens_ahead=0, uncached_tokens=tokens, idle=False, ttft_s=ttft_s, expected_s=ttft_s, now_s=0, decodes=decodes)
+    assert abs(calibration.gamma - 0.01) < 0.004
+    assert abs(calibration.rate(10_000.0, 0) / 10_000 - 1) < 0.1
+
+
+def test_network_is_taken_off_what_the_engine_took() -> None:
+    near, far = Calibration(), Calibration()
+    for _ in range(64):
+        far.observe_network(0.2)
+    for calibration, network_s in ((near, 0.0), (far, 0.2)):
+        for _ in range(30):
+            ttft_s = network_s + DEFAULT_FIXED_S + 4000 / 8000
+            calibration.observe_ttft(tokens_ahead=0, uncached_tokens=4000, idle=True, ttft_s=ttft_s, expected_s=ttft_s, now_s=0)
+    assert abs(far.rate(None, 0) - near.rate(None, 0)) < 1
+    far.observe_network(1e9)
+    assert far.network_s <= 0.2 + 1 / 8
+
+
+def test_sigma_is_the_spread_and_not_the_bias() -> None:
+    calibration, rng = Calibration(), random.Random(5)
+    assert calibration.sigma is None
+    assert calibration.error is None
+    for _ in range(64):
+        calibration.observe_ttft(tokens_ahead=0, uncached_tokens=10, idle=False, ttft_s=2 * rng.lognormvariate(0, 0.2), expected_s=1, now_s=0)
+    assert calibration.sigma is not None
+    assert abs(calibration.sigma - 0.2) < 0.08
+    assert calibration.error is not None
+    assert abs(calibration.error - math.log(2)) < 0.1
+
+
+def test_a_tier_counts_once_eight_answers_came_out_of_it() -> None:
+    calibration = Calibration()
+    _observe(calibration, 8000, 30)
+    for number in range(8):
+        assert calibration.tier_rate("CPU") is None, number
+        calibration.observe_ttft(
+            tokens_ahead=0, uncached_tokens=800, idle=True, ttft_s=DEFAULT_FIXED_S + 0.1 + 0.25, expected_s=1, now_s=0, tier="CPU", tier_tokens=10_000
+        )
+    rate = calibration.tier_rate("CPU")
+    assert rate is not None
+    assert abs(rate - 40_000) < 10
+    assert abs(calibration.rate(8000.0, 0) - 8000) < 1

@@ -1,0 +1,61 @@
+"""How many distinct blocks a replica was sent within the last ten minutes: what its cache would have to hold.
+
+What is evicted meanwhile still counts; that is the point. A sample of the blocks stands for all: a block is in it if its digest, which is uniform, is
+below a bound, and the bound is halved whenever more than :data:`MOST` are kept, so the relative error is about 1 / sqrt(MOST / 2), 2 %.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+WINDOW_S = 600.0
+MOST = 4096
+_SPACE = 1 << 32
+
+
+class WorkingSet:
+    """One replica's. ``now_s`` is monotonic and given by the caller; digests have at least 4 bytes."""
+
+    __slots__ = ("_bound", "_last", "dropped")
+
+    def __init__(self) -> None:
+        self._bound = _SPACE
+        self._last: OrderedDict[bytes, float] = OrderedDict()  # by digest: when it was last sent, oldest first
+        self.dropped = 0  # left out when the sample was thinned
+
+    def touch(self, digests: Iterable[bytes], now_s: float) -> None:
+        """Blocks were sent there."""
+        last, bound = self._last, self._bound.to_bytes(5, "big")[1:]
+        for digest in digests if self._bound == _SPACE else [one for one in digests if one[:4] < bound]:
+            last[digest] = now_s
+            last.move_to_end(digest)
+        while len(last) > MOST:
+            self._forget(now_s)
+            if len(last) > MOST:
+                self._thin()
+
+    def size(self, now_s: float) -> int:
+        """Distinct blocks of the last :data:`WINDOW_S`."""
+        self._forget(now_s)
+        return len(self._last) * (_SPACE // self._bound)
+
+    def clear(self) -> None:
+        """The replica is another process: nothing was sent to it."""
+        self._last.clear()
+        self._bound = _SPACE
+
+    def _forget(self, now_s: float) -> None:
+        last = self._last
+        while last:
+            digest = next(iter(last))
+            if now_s - last[digest] <= WINDOW_S:
+                return
+            del last[digest]
+
+    def _thin(self) -> None:
+        before = len(self._last)
+        self._bound //= 2
+        bound = self._bound.to_bytes(5, "big")[1:]
+        self._last = OrderedDict((digest, at_s) for digest, at_s in self._last.items() if digest[:4] < bound)
+        self.dropped += before - len(self._last)
