@@ -103,10 +103,12 @@ class PoolGrant(TenantRow):
     """A tenant's right to use a pool. Every pool has one for its owner; the platform grants its pools to named tenants. Endpoints sit on grants."""
 
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="+")  # plain on purpose: a grant is what crosses tenants
+    weight = models.FloatField(default=1.0)  # of the tenant among those that share the pool; set by the platform alone
 
     class Meta(TenantRow.Meta):
         constraints = [
             *TenantRow.Meta.constraints,
+            models.CheckConstraint(condition=models.Q(weight__gt=0), name="pool_grant_weight_is_positive"),
             models.UniqueConstraint(fields=["tenant", "pool"], name="pool_grant_once"),
         ]
 
@@ -209,6 +211,7 @@ class Endpoint(TenantRow):
     own_cache = models.BooleanField(default=False)
     client_subdivision = models.BooleanField(default=False)
     enabled = models.BooleanField(default=True)
+    explain_until = models.DateTimeField(null=True, blank=True)  # until then records hold all candidates
 
     class Meta(TenantRow.Meta):
         constraints = [
@@ -225,7 +228,10 @@ class Endpoint(TenantRow):
 
 
 class DecisionRow(TenantRow):
-    """A stored decision record; written by ingest alone. ``record`` is routing.core.record.DecisionRecord as JSON, columns are for filters."""
+    """A stored decision record; written by ingest alone. ``record`` is what of routing.core.record.DecisionRecord the columns do not hold, as JSON.
+
+    The table is partitioned by day (UTC) of ``started_at``, which is therefore part of its primary key in PostgreSQL: (id, started_at).
+    """
 
     started_at = models.DateTimeField()
     endpoint_id = models.UUIDField(null=True, blank=True)
@@ -244,6 +250,7 @@ class DecisionRow(TenantRow):
     record = models.JSONField()
 
     class Meta(TenantRow.Meta):
+        constraints = []  # nothing refers to a decision, and an index costs each row
         indexes = [
             models.Index(fields=["tenant", "-started_at"], name="decision_by_time"),
             models.Index(fields=["tenant", "endpoint_id", "-started_at"], name="decision_by_endpoint"),
@@ -251,6 +258,100 @@ class DecisionRow(TenantRow):
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class SloMinute(TenantRow):
+    """Requests of one minute that counted for one objective of an endpoint, and how many of them missed it, by the target in force when counted."""
+
+    endpoint_id = models.UUIDField()
+    objective = models.CharField(max_length=16)  # such as ttft_p95
+    minute = models.DateTimeField()
+    total = models.IntegerField()
+    bad = models.IntegerField()
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["tenant", "endpoint_id", "objective", "minute"], name="slo_minute_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.objective} {self.minute}"
+
+
+class Alert(TenantRow):
+    """Something that people should hear of, from when it began until it has been calm for long enough. The subject is text: alerts outlive it."""
+
+    kind = models.CharField(max_length=40)
+    severity = models.CharField(max_length=16, choices=[(one, one) for one in SEVERITIES])
+    state = models.CharField(max_length=16, choices=[("firing", "firing"), ("resolved", "resolved")])
+    subject_kind = models.CharField(max_length=16)
+    subject_id = models.CharField(max_length=500)
+    aspect = models.CharField(max_length=200, blank=True, default="")
+    subject = models.CharField(max_length=300)
+    explanation = models.CharField(max_length=1000)
+    began_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+    calm_since = models.DateTimeField(null=True, blank=True)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["tenant", "kind", "subject_kind", "subject_id", "aspect"], condition=models.Q(state="firing"), name="alert_fires_once"
+            ),
+        ]
+        indexes = [models.Index(fields=["tenant", "state", "-created_at"], name="alert_by_state")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.state}"
+
+
+class Webhook(TenantRow):
+    """Where a tenant's alerts are sent. The secret that signs them is sealed: whoever stored it cannot read it again."""
+
+    name = models.CharField(max_length=100)
+    url = models.CharField(max_length=500)
+    secret = models.BinaryField()
+    kinds = models.JSONField(default=list, blank=True)  # of alerts; empty: all
+    enabled = models.BooleanField(default=True)
+    delivered_at = models.DateTimeField(null=True, blank=True)  # the last that was accepted
+    dead = models.IntegerField(default=0)  # deliveries given up
+    dropped = models.IntegerField(default=0)  # never queued, because too many were
+
+    class Meta(TenantRow.Meta):
+        constraints = [*TenantRow.Meta.constraints, models.UniqueConstraint(fields=["tenant", "name"], name="webhook_name_per_tenant")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class WebhookDelivery(TenantRow):
+    """One message to one webhook, and what became of it. Its id is the receiver's idempotency key: every attempt carries the same."""
+
+    webhook = _reference("routing.Webhook")
+    event = models.CharField(max_length=32, choices=[(one, one) for one in ("alert.firing", "alert.resolved", "test")])
+    alert_id = models.UUIDField(null=True, blank=True)
+    body = models.JSONField()  # ours; nothing of an answer is kept but its status
+    state = models.CharField(max_length=16, choices=[(one, one) for one in ("queued", "delivered", "dead")], default="queued")
+    attempts = models.IntegerField(default=0)
+    next_at = models.DateTimeField()
+    status = models.IntegerField(null=True, blank=True)
+    error = models.CharField(max_length=40, blank=True, default="")
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["tenant", "webhook", "event", "alert_id"], condition=models.Q(alert_id__isnull=False), name="webhook_delivery_once"
+            ),
+        ]
+        indexes = [models.Index(fields=["tenant", "state", "next_at"], name="webhook_delivery_due")]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.state}"
 
 
 class AuditRun(TenantRow):
@@ -356,3 +457,82 @@ class ReconciliationFinding(TenantRow):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.state}"
+
+
+class RollupRow(TenantRow):
+    """Requests of some minutes added up: routing.core.rollup.Rollup. Rows of one key are parts of a sum: ingest adds, ``rollups.fold`` merges."""
+
+    start_at = models.DateTimeField()
+    width_s = models.IntegerField()
+    endpoint_id = models.UUIDField(null=True, blank=True)
+    scope_id = models.UUIDField(null=True, blank=True)
+    replica_id = models.CharField(max_length=64, blank=True, default="")
+    outcome = models.CharField(max_length=20)
+    requests = models.BigIntegerField()
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    reported_prompt_tokens = models.BigIntegerField()
+    matched_tokens = models.BigIntegerField()
+    expected_tokens = models.BigIntegerField()
+    slo_missed = models.BigIntegerField()
+    saved_us = models.BigIntegerField()
+    codes = models.JSONField(default=dict)
+    histograms = models.BinaryField()
+
+    class Meta(TenantRow.Meta):
+        constraints = []
+        indexes = [models.Index(fields=["tenant", "start_at"], name="rollup_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.start_at} {self.outcome}"
+
+
+class UsageRow(TenantRow):
+    """What was used on a day (UTC): routing.core.rollup.Usage. Rows of the same key are parts of one sum, as for rollups."""
+
+    day = models.DateField()
+    key_id = models.UUIDField(null=True, blank=True)
+    scope_id = models.UUIDField(null=True, blank=True)
+    endpoint_id = models.UUIDField(null=True, blank=True)
+    requests = models.BigIntegerField()
+    input_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    output_tokens = models.BigIntegerField()
+    saved_us = models.BigIntegerField()
+
+    class Meta(TenantRow.Meta):
+        constraints = []
+        indexes = [models.Index(fields=["tenant", "day"], name="usage_by_day")]
+
+    def __str__(self) -> str:
+        return f"{self.day}"
+
+
+class RecordSettings(TenantRow):
+    """How long a tenant keeps its decisions. Without a row as long as the platform allows."""
+
+    keep_days = models.IntegerField()
+
+    class Meta(TenantRow.Meta):
+        constraints = [models.UniqueConstraint(fields=["tenant"], name="record_settings_once")]
+
+    def __str__(self) -> str:
+        return f"{self.keep_days} days"
+
+
+class RecordAccount(models.Model):
+    """What ingest took of the records that one router process numbered; the numbers that are missing were lost. No tenant's: routers serve all."""
+
+    at = models.DateTimeField()
+    router_id = models.CharField(max_length=200)
+    boot_ms = models.BigIntegerField()  # unix ms of the process's start
+    highest = models.BigIntegerField()  # number that was seen
+    stored = models.BigIntegerField()
+    refused = models.BigIntegerField()  # by the database, or for what they say
+
+    class Meta:
+        indexes = [models.Index(fields=["router_id", "boot_ms"], name="record_account_by_router")]
+
+    def __str__(self) -> str:
+        return f"{self.router_id} {self.highest}"

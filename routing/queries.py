@@ -235,7 +235,20 @@ def decision(tenant_id: UUID, decision_id: UUID) -> tuple[DecisionRow, DecisionR
     row = DecisionRow.objects.filter(tenant_id=tenant_id, id=decision_id).first()
     if row is None:
         raise NotFound
-    return row, msgspec.convert(row.record, DecisionRecord, strict=False)
+    return row, record_of(row)
+
+
+_RECORD_COLUMNS = (
+    *("id", "tenant_id", "endpoint_id", "key_id", "scope_id", "outcome", "status", "prompt_tokens", "cached_tokens", "completion_tokens"),
+    *("matched_tokens", "expected_ttft_s", "ttft_s", "e2e_s"),
+)
+
+
+def record_of(row: DecisionRow) -> DecisionRecord:
+    """A stored record, put together again from its columns and its document."""
+    columns = {name: getattr(row, name) for name in _RECORD_COLUMNS}
+    columns.update(started_at=row.started_at.timestamp(), replica_id=row.replica_id or None)
+    return msgspec.convert({**columns, **row.record}, DecisionRecord, strict=False)
 
 
 def own_replica_ids(tenant_id: UUID) -> set[str]:

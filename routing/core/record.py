@@ -1,6 +1,8 @@
 """The decision record: why one request went where it went, and what came of it. No content, no token ids, no hashes of either.
 
 Routers append it as msgpack to a bounded stream; ingest stores it. Times are seconds unless the name says otherwise; None is "not known".
+
+Every request has a record; the candidates, which are most of its bytes, are kept only where somebody will look: :func:`wants_candidates`.
 """
 
 from __future__ import annotations
@@ -43,6 +45,31 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
     error: str | None = None
     duration_s: float = 0.0
+    part: Literal["answer", "prefill"] = "answer"  # prefill: it computed the prompt for another replica
+
+
+TransferResult = Literal["ok", "prefill_failed", "prefill_refused", "not_believed", "decode_refused", "decode_failed", "abandoned"]
+
+
+class TransferRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prompt computed on one replica (named here) for another, which answers. ``expected_*`` are the estimates by which the pair was chosen.
+
+    ``result`` ok: the answer was made from the KV cache that was handed over; anything else but ``decode_refused`` and ``abandoned``: the request was
+    then sent plainly. ``orphaned``: blocks may have waited at the prefill replica for the end of their lease. ``cached_tokens`` is what the prefill
+    replica reported of itself.
+    """
+
+    replica_id: str
+    replica_name: str
+    result: TransferResult
+    expected_prefill_s: float
+    expected_transfer_s: float
+    expected_local_ttft_s: float
+    moved_tokens: float  # expected, beyond what the other replica held
+    prefill_s: float | None = None  # the first call, from dispatch to its whole answer
+    first_byte_s: float | None = None  # from the second call to the first byte of its answer; None: it does not stream
+    cached_tokens: int | None = None
+    orphaned: bool = False
 
 
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,14 +142,50 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     slo_ttft_s: float | None = None
     slo_attainable: bool = True
     spilled: Spilled | None = None  # served elsewhere because its own pool had no time; ``model`` names what answered
+    considered: int = 0  # replicas that were weighed; more than candidates are kept: they were left out
+    best_matched_tokens: int = 0  # the longest match of the prompt at any of them
+    prefill_tokens_per_s: float | None = None  # the chosen replica's learned rate: what reuse saved is worth that much time
+    boot_ms: int = 0  # unix ms of the router's start; with it, ``serial`` counts all records that this process made, from 1 on
+    serial: int = 0
     trial: TrialRecord | None = None
+    transfer: TransferRecord | None = None
     cause: CauseRecord | None = None
     alarm: str | None = None  # what an audit should look into, such as "cached_more_than_owned"; judges nothing
     attempts: tuple[AttemptRecord, ...] = ()
     candidates: tuple[CandidateRecord, ...] = ()
 
 
+Why = Literal["asked", "error", "alarm", "slo", "sample"]
+_UNREMARKABLE = frozenset({"ok", "client_error", "client_cancelled"})
+_SAMPLE_STEPS = 10_000
 _decoder = msgspec.msgpack.Decoder(DecisionRecord)
+
+
+def wants_candidates(record: DecisionRecord, *, asked: bool, share: float) -> Why | None:
+    """Why the candidates of this request are worth keeping, or None.
+
+    ``share`` of the ordinary requests are kept as a sample. Ids are random, so the id decides: the same record gets the same answer everywhere.
+    """
+    if asked:
+        return "asked"
+    if record.outcome not in _UNREMARKABLE or len(record.attempts) > 1:
+        return "error"
+    if record.alarm is not None:
+        return "alarm"
+    if not record.slo_attainable or (record.slo_ttft_s is not None and record.ttft_s is not None and record.ttft_s > record.slo_ttft_s):
+        return "slo"
+    return "sample" if record.id.int % _SAMPLE_STEPS < share * _SAMPLE_STEPS else None
+
+
+def saved_us(record: DecisionRecord) -> int:
+    """Engine time that cached tokens saved, in microseconds: as many tokens at the replica's learned prefill rate. An estimate; 0 if unknown.
+
+    Prefill is not linear in the prompt's length, and a long prefix saves more than this says.
+    """
+    rate = record.prefill_tokens_per_s
+    if not record.cached_tokens or record.cached_tokens < 0 or rate is None or not rate >= 1.0:
+        return 0
+    return round(record.cached_tokens / rate * 1e6)
 
 
 class RecordError(Exception):

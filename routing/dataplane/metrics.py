@@ -43,6 +43,12 @@ class Metrics:
         self.snapshots_applied = Counter("saltroute_snapshots_applied", "Snapshot documents applied", registry=self.registry)
         self.config_ok = Gauge("saltroute_config_ok", "1 while every tenant's newest document is in force", registry=self.registry)
         self.records_dropped = Counter("saltroute_records_dropped", "Decision records lost to a full queue", registry=self.registry)
+        self.records_shortened = Counter(
+            "saltroute_records_shortened",
+            "Records whose candidates were left out for their number, by why they were wanted",
+            ["why"],
+            registry=self.registry,
+        )
         self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
         self.alarms = Counter("saltroute_alarms", "Answers that an audit should look into, by kind", ["kind"], registry=self.registry)
         self.tokenised = Counter(
@@ -63,9 +69,20 @@ class Metrics:
         self.kv_messages = Counter(
             "saltroute_kv_messages", "Messages of KV events and what became of connections, by kind", ["kind"], registry=self.registry
         )
+        self.transfers = Counter("saltroute_transfers", "Prompts computed on another replica, by result", ["result"], registry=self.registry)
+        self.transfer_orphans = Counter(
+            "saltroute_transfer_orphans", "Computed prompts nobody fetched: their blocks wait for the end of a lease", registry=self.registry
+        )
+        self.transfer = Histogram(
+            "saltroute_transfer_seconds", "From the call of the decode replica to its first byte", buckets=_TTFT_BUCKETS_S, registry=self.registry
+        )
         self.held = Counter("saltroute_held", "Requests that waited in the router, by what for", ["reason"], registry=self.registry)
-        self.queue_refused = Counter("saltroute_queue_refused", "Requests that the queue did not take or keep, by why", ["reason"], registry=self.registry)
-        self.spilled = Counter("saltroute_spilled", "Requests served by another pool or model because their own had no time", ["to"], registry=self.registry)
+        self.queue_refused = Counter(
+            "saltroute_queue_refused", "Requests that the queue did not take or keep, by why", ["reason"], registry=self.registry
+        )
+        self.spilled = Counter(
+            "saltroute_spilled", "Requests served by another pool or model because their own had no time", ["to"], registry=self.registry
+        )
         self.queue = Histogram("saltroute_queue_seconds", "Time waited in the router", buckets=_TTFT_BUCKETS_S, registry=self.registry)
         self.parity_checks = Counter("saltroute_parity_checks", "Comparisons of tokens with engines, by result", ["result"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)

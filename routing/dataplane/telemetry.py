@@ -3,14 +3,19 @@
 Policy: while Valkey is away records stay in the queue in order and are sent when it is back (at least once: a write whose answer was lost is
 repeated, and
 ingest knows a record by its id). When the queue is full the newest record is dropped and counted.
+
+Each record carries a number of its own within the process, taken also by those that are dropped: ingest sees from the gaps how many never came,
+whether the queue was full, the stream was trimmed or Valkey lost it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -23,13 +28,14 @@ BATCH = 200
 WRITE_S = 2.0
 RETRY_S = 0.25
 RETRY_MAX_S = 2.0
+FULL_PER_S = 100.0  # records with candidates that one router makes: an outage in which all requests fail must not fill the stream
 log = logging.getLogger("saltroute.telemetry")
 
 
 class Telemetry:
     """The queue and the task that empties it."""
 
-    def __init__(self, *, router_id: str, records_key: bytes, queue_bound: int, stream_maxlen: int, metrics: Metrics) -> None:
+    def __init__(self, *, router_id: str, records_key: bytes, queue_bound: int, stream_maxlen: int, metrics: Metrics, sample: float = 0.01) -> None:
         self._router_id = router_id
         self._records_key = records_key
         self._bound = queue_bound
@@ -37,13 +43,34 @@ class Telemetry:
         self._metrics = metrics
         self._queue: deque[tuple[str, bytes]] = deque()
         self._wake = asyncio.Event()
+        self._sample = sample
+        self._full_left = FULL_PER_S
+        self._full_at_s = 0.0
+        self._boot_ms = time.time_ns() // 1_000_000
+        self._serial = 0
+
+    def keeps_candidates(self, entry: DecisionRecord, *, asked: bool) -> bool:
+        """Whether ``entry`` is to hold its candidates: somebody will want them, and not too many records of late did."""
+        why = record.wants_candidates(entry, asked=asked, share=self._sample)
+        if why is None:
+            return False
+        now_s = time.monotonic()
+        self._full_left = min(FULL_PER_S, self._full_left + (now_s - self._full_at_s) * FULL_PER_S)
+        self._full_at_s = now_s
+        if self._full_left < 1.0:
+            self._metrics.records_shortened.labels(why=why).inc()
+            return False
+        self._full_left -= 1.0
+        return True
 
     def add(self, entry: DecisionRecord) -> None:
         """Queue a record, or drop and count it."""
+        self._serial += 1
         if len(self._queue) >= self._bound:
             self._metrics.records_dropped.inc()
             return
-        self._queue.append((str(entry.tenant_id), record.encode(entry)))
+        numbered = msgspec.structs.replace(entry, boot_ms=self._boot_ms, serial=self._serial)
+        self._queue.append((str(entry.tenant_id), record.encode(numbered)))
         self._wake.set()
 
     def queued(self) -> int:

@@ -1,7 +1,10 @@
-"""Ingest: decision records from the routers' stream into PostgreSQL. At least once, and idempotent, so that each is stored once.
+"""Ingest: decision records from the routers' stream into PostgreSQL. At least once, and idempotent, so that each is stored and counted once.
 
 An entry is acknowledged only after the commit that stores it; a repeat meets its own id and does nothing. The role that writes may only INSERT:
 ``ON CONFLICT DO NOTHING`` without a target is the one form that needs no right to read, which a target or COPY's staging table would.
+
+Rollups, usage and the account of each router are written in the same transaction, from the rows that are new in it. Which those are the role cannot
+read either, but PostgreSQL says how many rows a statement inserted: where that is not all of them, the batch is taken back and goes in one by one.
 """
 
 from __future__ import annotations
@@ -11,24 +14,27 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import redis
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError, connection, transaction
 
+from routing.core import rollup
 from routing.core.record import DecisionRecord, RecordError, decode, verify
-from routing.models import DecisionRow
 
 STREAM = "saltroute:records"
 GROUP = "ingest"
-BATCH = 500
+BATCH = 1000
 BLOCK_S = 1.0
 CLAIM_EVERY_S = 10.0
 CLAIM_IDLE_S = 30.0  # a consumer that has not acknowledged for so long is taken for dead; if it lives, repeats do nothing
 BACKOFF_S = (0.2, 5.0)  # first and longest pause while PostgreSQL or Valkey is away
+AHEAD_S = 86_400.0  # a record from further in the future is a broken clock's
 _log = logging.getLogger(__name__)
 
 Entry = tuple[bytes, dict[bytes, bytes]]
@@ -37,7 +43,7 @@ Entry = tuple[bytes, dict[bytes, bytes]]
 class Ingest:
     """One consumer of the stream. ``client`` must wait longer for an answer than ``block_s``.
 
-    ``counts`` holds what was done since the start: ``stored`` (handed to PostgreSQL, repeats included), ``trimmed``, and each reason to drop.
+    ``counts`` holds what was done since the start: ``stored``, ``repeated`` (were there already), ``trimmed``, and each reason to drop.
     """
 
     def __init__(
@@ -123,35 +129,43 @@ class Ingest:
     def _store(self, entries: list[Entry]) -> bool:
         """Store what is authentic of ``entries``; False: stopped before PostgreSQL took them, so they must not be acknowledged."""
         dropped: Counter[str] = Counter()
-        rows: list[DecisionRow] = []
+        found: list[DecisionRecord] = []
+        unusable: list[DecisionRecord] = []
         for _, fields in entries:
             try:
-                rows.append(self._row(fields))
+                one = self._record(fields)
             except RecordError as error:
                 dropped[error.args[0]] += 1
+                continue
+            ahead = not one.started_at <= time.time() + AHEAD_S
+            (unusable if ahead or not _has_a_day(one) else found).append(one)
+        if unusable:
+            dropped["of no time that could be"] += len(unusable)
         pause_s = self._backoff_s[0]
         while True:
             try:
-                refused = _insert(rows)
+                done = store(found, unusable)
                 break
             except (OperationalError, InterfaceError) as error:
-                _log.warning("PostgreSQL is away (%s); %d records wait, trying again in %.1f s", type(error).__name__, len(rows), pause_s)
+                _log.warning("PostgreSQL is away (%s); %d records wait, trying again in %.1f s", type(error).__name__, len(found), pause_s)
                 if not connection.in_atomic_block:
                     connection.close()
                 if self._stop.wait(pause_s):
                     return False
                 pause_s = min(pause_s * 2, self._backoff_s[1])
-        if refused:
-            dropped["refused by the database"] += refused
-        self.counts["stored"] += len(rows) - refused
+        if done.refused:
+            dropped["refused by the database"] += done.refused
+        self.counts["stored"] += done.stored
+        if done.repeated:
+            self.counts["repeated"] += done.repeated
         self.counts.update(dropped)
         if dropped:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
             _log.warning("dropped %d stream entries: %s", dropped.total(), reasons)
         return True
 
-    def _row(self, fields: dict[bytes, bytes]) -> DecisionRow:
-        """One authentic entry as a row.
+    def _record(self, fields: dict[bytes, bytes]) -> DecisionRecord:
+        """What an authentic entry says.
 
         Raises:
             RecordError: the reason, as one of a few fixed words: what an entry says is not repeated in a log.
@@ -166,12 +180,11 @@ class Ingest:
             raise RecordError("not authentic") from None
         try:
             record = decode(data)
-            started_at = datetime.fromtimestamp(record.started_at, tz=UTC)
-        except (RecordError, ValueError, OverflowError, OSError):
+        except RecordError:
             raise RecordError("malformed") from None
         if record.router_id != router or str(record.tenant_id).encode() != fields.get(b"t"):
             raise RecordError("of another router or tenant than its entry says")
-        return _row(record, started_at)
+        return record
 
     def _leave(self) -> None:
         """Take this consumer's name out of the group, unless entries are still pending under it."""
@@ -196,34 +209,178 @@ def _entries(answer: Any) -> list[Entry]:
     return found
 
 
-def _row(record: DecisionRecord, started_at: datetime) -> DecisionRow:
-    return DecisionRow(
-        id=record.id,
-        tenant_id=record.tenant_id,
-        started_at=started_at,
-        endpoint_id=record.endpoint_id,
-        key_id=record.key_id,
-        scope_id=record.scope_id,
-        replica_id=_clean(record.replica_id or "")[:64],
-        outcome=record.outcome,
-        status=record.status,
-        prompt_tokens=record.prompt_tokens,
-        cached_tokens=record.cached_tokens,
-        completion_tokens=record.completion_tokens,
-        matched_tokens=record.matched_tokens,
-        expected_ttft_s=_clean(record.expected_ttft_s),
-        ttft_s=_clean(record.ttft_s),
-        e2e_s=_clean(record.e2e_s),
-        record=_clean(msgspec.to_builtins(record)),
+# ---- rows --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of records: new rows, rows that were there already, and what the database refuses."""
+
+    stored: int = 0
+    repeated: int = 0
+    refused: int = 0
+
+
+def store(records: Sequence[DecisionRecord], unusable: Sequence[DecisionRecord] = ()) -> Stored:
+    """Store records and what they add up to. One bad record costs only itself. ``unusable`` ones are accounted for and no more.
+
+    Each transaction ends here: a tenant that is gone shows at the commit, where the deferred foreign key is checked.
+
+    Raises:
+        OperationalError, InterfaceError: PostgreSQL is away; of what was committed by then a repeat counts nothing twice.
+    """
+    try:
+        return _store_together(records, unusable)
+    except (IntegrityError, DataError):
+        done = _store_together((), unusable) if unusable else Stored()
+        for record in records:
+            try:
+                one = _store_together((record,), ())
+            except (IntegrityError, DataError):
+                with transaction.atomic():
+                    _account([], [record])
+                one = Stored(refused=1)
+            done = Stored(done.stored + one.stored, done.repeated + one.repeated, done.refused + one.refused)
+        return done
+
+
+def _store_together(records: Sequence[DecisionRecord], unusable: Sequence[DecisionRecord]) -> Stored:
+    if not records and not unusable:
+        return Stored()
+    with transaction.atomic():
+        all_new = _insert(records) == len(records)
+        if all_new:
+            _add_up(records)
+            _account(records, unusable)
+        else:
+            transaction.set_rollback(True)
+    if all_new:
+        return Stored(stored=len(records))
+    with transaction.atomic():
+        new = [one for one in records if _insert([one])]
+        _add_up(new)
+        _account(new, unusable)
+    return Stored(stored=len(new), repeated=len(records) - len(new))
+
+
+def _insert(records: Sequence[DecisionRecord]) -> int:
+    return _insert_rows("routing_decisionrow", _DECISION, [_row(one) for one in records])
+
+
+def _add_up(new: Sequence[DecisionRecord]) -> None:
+    now = datetime.now(UTC)
+    sums = [
+        (
+            *(uuid4(), now, key.tenant_id, _at(key.start_s), key.width_s, key.endpoint_id, key.scope_id, _text(key.replica_id), key.outcome),
+            *(getattr(one, name) for name in rollup.SUMS),
+            *(_json(dict(one.codes)), one.encoded_histograms()),
+        )
+        for key, one in rollup.rollups(new).items()
+    ]
+    _insert_rows("routing_rolluprow", ROLLUP, sums)
+    _insert_rows("routing_usagerow", USAGE, [(uuid4(), now, *key, *used) for key, used in rollup.usages(new).items()])
+
+
+def _account(new: Iterable[DecisionRecord], refused: Iterable[DecisionRecord]) -> None:
+    """Note what came of each router's numbered records."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for place, records in ((1, new), (2, refused)):
+        for one in records:
+            if one.serial > 0:
+                account = found.setdefault((_text(one.router_id)[:200], one.boot_ms), [0, 0, 0])
+                account[0] = max(account[0], one.serial)
+                account[place] += 1
+    now = datetime.now(UTC)
+    _insert_rows("routing_recordaccount", ACCOUNT, [(now, router_id, boot_ms, *account) for (router_id, boot_ms), account in found.items()])
+
+
+_DECISION = {
+    "id": "uuid",
+    "created_at": "timestamptz",
+    "tenant_id": "uuid",
+    "started_at": "timestamptz",
+    "endpoint_id": "uuid",
+    "key_id": "uuid",
+    "scope_id": "uuid",
+    "replica_id": "text",
+    "outcome": "text",
+    "status": "int",
+    "prompt_tokens": "int",
+    "cached_tokens": "int",
+    "completion_tokens": "int",
+    "matched_tokens": "int",
+    "expected_ttft_s": "float8",
+    "ttft_s": "float8",
+    "e2e_s": "float8",
+    "record": "jsonb",
+}
+ROLLUP = {
+    "id": "uuid", "created_at": "timestamptz", "tenant_id": "uuid", "start_at": "timestamptz", "width_s": "int", "endpoint_id": "uuid",
+    "scope_id": "uuid", "replica_id": "text", "outcome": "text",
+    **dict.fromkeys(rollup.SUMS, "int8"),
+    "codes": "jsonb", "histograms": "bytea",
+}
+USAGE = {
+    "id": "uuid", "created_at": "timestamptz", "tenant_id": "uuid", "day": "date", "key_id": "uuid", "scope_id": "uuid", "endpoint_id": "uuid",
+    **dict.fromkeys(rollup.Usage._fields, "int8"),
+}
+ACCOUNT = {"at": "timestamptz", "router_id": "text", "boot_ms": "int8", "highest": "int8", "stored": "int8", "refused": "int8"}
+
+
+def _insert_rows(table: str, columns: dict[str, str], rows: Sequence[tuple[Any, ...]]) -> int:
+    """One INSERT of many rows, each column as one array; returns how many were new."""
+    if not rows:
+        return 0
+    names, arrays = ", ".join(columns), ", ".join(f"%s::{kind if kind != 'jsonb' else 'text'}[]" for kind in columns.values())
+    taken = ", ".join(f"{name}::jsonb" if kind == "jsonb" else name for name, kind in columns.items())
+    statement = f"INSERT INTO {table} ({names}) SELECT {taken} FROM unnest({arrays}) AS given ({names}) ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [list(column) for column in zip(*rows, strict=True)])
+        return int(cursor.rowcount)
+
+
+def _row(record: DecisionRecord) -> tuple[Any, ...]:
+    return (
+        record.id,
+        datetime.now(UTC),
+        record.tenant_id,
+        _at(record.started_at),
+        record.endpoint_id,
+        record.key_id,
+        record.scope_id,
+        _text(record.replica_id or "")[:64],
+        record.outcome,
+        record.status,
+        record.prompt_tokens,
+        record.cached_tokens,
+        record.completion_tokens,
+        record.matched_tokens,
+        _finite(record.expected_ttft_s),
+        _finite(record.ttft_s),
+        _finite(record.e2e_s),
+        document(record),
     )
 
 
+_LEFT_OUT = frozenset(_DECISION) | {"boot_ms", "serial"}
+
+
+def document(record: DecisionRecord) -> str:
+    """What the columns do not hold of a record, as JSON that PostgreSQL takes; :func:`routing.queries.record_of` is the way back."""
+    return _json({name: value for name, value in msgspec.to_builtins(record).items() if name not in _LEFT_OUT})
+
+
+def _json(value: Any) -> str:
+    """JSON without what PostgreSQL's cannot hold: no NUL characters; NaN and infinity become null here."""
+    data = msgspec.json.encode(value)
+    if b"\\u0000" in data:
+        data = msgspec.json.encode(_clean(value))
+    return data.decode()
+
+
 def _clean(value: Any) -> Any:
-    """``value`` as PostgreSQL's JSON can hold it: no NUL characters, no NaN or infinity."""
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd")
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return _text(value)
     if isinstance(value, dict):
         return {_clean(key): _clean(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -231,23 +388,21 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _insert(rows: list[DecisionRow]) -> int:
-    """Insert ``rows`` in one statement; where that is refused, one by one, so that one bad row costs only itself. Returns how many were refused.
+def _text(value: str) -> str:
+    return value.replace("\0", "\ufffd")
 
-    Each transaction ends here: a tenant that is gone shows at the commit, where the deferred foreign key is checked.
-    """
-    if not rows:
-        return 0
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _at(unix_s: float) -> datetime:
+    return datetime.fromtimestamp(unix_s, tz=UTC)
+
+
+def _has_a_day(record: DecisionRecord) -> bool:
     try:
-        with transaction.atomic():
-            DecisionRow.objects.bulk_create(rows, ignore_conflicts=True)
-    except (IntegrityError, DataError):
-        refused = 0
-        for row in rows:
-            try:
-                with transaction.atomic():
-                    DecisionRow.objects.bulk_create([row], ignore_conflicts=True)
-            except (IntegrityError, DataError):
-                refused += 1
-        return refused
-    return 0
+        _at(record.started_at)
+    except (ValueError, OverflowError, OSError):
+        return False
+    return True

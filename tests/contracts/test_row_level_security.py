@@ -22,6 +22,8 @@ CROSS_TENANT_FUNCTIONS = {
     "saltroute_tenants",
     "saltroute_url_is_foreign",
 }
+# Functions that act as the owner, who alone may make and drop tables. They read and delete within the policies.
+OWNER_FUNCTIONS = {"saltroute_keep_partitions", "saltroute_expire_decisions"}
 
 
 def _rows(query: str) -> list[tuple[object, ...]]:
@@ -62,16 +64,17 @@ def test_the_ways_across_tenants_are_the_named_ones() -> None:
          WHERE p.prosecdef AND n.nspname NOT IN ('pg_catalog', 'information_schema')
         """
     )
-    assert {row[0] for row in functions} == CROSS_TENANT_FUNCTIONS
-    assert {row[1] for row in functions} == {"saltroute_definer"}
-    assert {row[2] for row in functions} == {"search_path=pg_catalog, public"}
+    assert {row[0] for row in functions if row[1] == "saltroute_definer"} == CROSS_TENANT_FUNCTIONS
+    assert {row[0] for row in functions if row[1] == "saltroute_owner"} == OWNER_FUNCTIONS
+    assert {row[1] for row in functions} == {"saltroute_definer", "saltroute_owner"}
+    assert {row[2].partition(",lock_timeout")[0] for row in functions} == {"search_path=pg_catalog, public"}
 
 
 def test_policies_that_ignore_the_scope_belong_to_named_roles() -> None:
     """Only the definer (reading) and ingest (inserting) have a policy that is simply true."""
     wide = _rows("SELECT tablename, roles::text, cmd FROM pg_policies WHERE coalesce(qual, with_check) = 'true'")
     assert {(row[1], row[2]) for row in wide} == {("{saltroute_definer}", "SELECT"), ("{saltroute_ingest}", "INSERT")}
-    assert {row[0] for row in wide if row[2] == "INSERT"} == {"routing_decisionrow"}
+    assert {row[0] for row in wide if row[2] == "INSERT"} == {"routing_decisionrow", "routing_rolluprow", "routing_usagerow"}
 
 
 def test_append_only_tables_cannot_be_rewritten() -> None:
@@ -83,6 +86,31 @@ def test_append_only_tables_cannot_be_rewritten() -> None:
     assert ("tenants_auditentry", "INSERT") in privileges
     assert not {("tenants_auditentry", "UPDATE"), ("tenants_auditentry", "DELETE"), ("routing_policyversion", "UPDATE")} & set(privileges)
     assert {row[1] for row in privileges if row[0] == "routing_decisionrow"} == {"SELECT"}
+
+
+def _granted(where: str) -> set[tuple[object, ...]]:
+    """(table, role, right), read from the tables themselves: information_schema hides what the reader has no part in."""
+    return set(
+        _rows(
+            f"""
+            SELECT c.relname, pg_get_userbyid(a.grantee), a.privilege_type
+              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, aclexplode(c.relacl) a
+             WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND {where}
+            """
+        )
+    )
+
+
+def test_ingest_may_insert_and_nothing_else() -> None:
+    tables = ("routing_decisionrow", "routing_recordaccount", "routing_rolluprow", "routing_usagerow")
+    assert _granted("pg_get_userbyid(a.grantee) = 'saltroute_ingest'") == {(table, "saltroute_ingest", "INSERT") for table in tables}
+
+
+def test_partitions_are_reached_through_their_table_alone() -> None:
+    """Nobody but the owner has a right on a partition; its policies hold for the owner too (tested above, as for every table with a tenant)."""
+    assert len(_rows("SELECT inhrelid FROM pg_inherits WHERE inhparent = 'routing_decisionrow'::regclass")) >= 9
+    assert _granted("c.relispartition AND pg_get_userbyid(a.grantee) <> 'saltroute_owner'") == set()
+    assert _granted("c.relname = 'routing_decisionrow' AND pg_get_userbyid(a.grantee) = 'saltroute_app'")  # so the nothing above means something
 
 
 def _references() -> Iterator[tuple[str, str, str]]:

@@ -262,6 +262,7 @@ async def standard_rig(
             allowed_ranges=LOOPBACK,
             scrape_s=3600.0,
             linger_s=0.01,
+            record_sample=1.0,
         ),
         **settings,
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import random
+import uuid
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from routing.core import record
-from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, RecordError
+from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, RecordError, saved_us, wants_candidates
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -82,3 +84,45 @@ def test_a_wrong_mac_of_any_length_is_not_believed(key: bytes, router: str, data
     assume(mac != record.authenticate(key, router, data))
     with pytest.raises(RecordError):
         record.verify(key, router, data, mac)
+
+
+def _made(**fields: Any) -> DecisionRecord:
+    given: dict[str, Any] = {"id": uuid.UUID(int=9999), "tenant_id": uuid.UUID(int=1), "started_at": 0.0, "route": "chat", "outcome": "ok"}
+    return DecisionRecord(**{**given, "status": 200, "router_id": "r", "config_version": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "why"),
+    [
+        ({}, False, None),
+        ({}, True, "asked"),
+        ({"outcome": "client_error"}, False, None),
+        ({"outcome": "client_cancelled"}, False, None),
+        ({"outcome": "upstream_error"}, False, "error"),
+        ({"outcome": "refused"}, False, "error"),
+        ({"attempts": (AttemptRecord("a", error="connect"), AttemptRecord("b"))}, False, "error"),
+        ({"alarm": "cached_more_than_owned"}, False, "alarm"),
+        ({"slo_ttft_s": 1.0, "ttft_s": 1.5}, False, "slo"),
+        ({"slo_ttft_s": 1.0, "ttft_s": 0.5}, False, None),
+        ({"slo_attainable": False}, False, "slo"),
+        ({"id": uuid.UUID(int=99)}, False, "sample"),
+        ({"id": uuid.UUID(int=100)}, False, None),
+    ],
+)
+def test_candidates_are_kept_where_somebody_will_look(fields: dict[str, Any], asked: bool, why: str | None) -> None:
+    assert wants_candidates(_made(**fields), asked=asked, share=0.01) == why
+
+
+def test_a_sample_of_random_ids_is_about_its_share() -> None:
+    draw = random.Random(7)
+    kept = sum(wants_candidates(_made(id=uuid.UUID(int=draw.getrandbits(128))), asked=False, share=0.01) is not None for _ in range(20_000))
+    assert 150 < kept < 250  # 200 expected, 14 is one standard deviation
+    assert wants_candidates(_made(), asked=False, share=1.0) == "sample"
+
+
+def test_saved_time_is_cached_tokens_at_the_learned_rate() -> None:
+    assert saved_us(_made(cached_tokens=4000, prefill_tokens_per_s=8000.0)) == 500_000
+    unknown: list[dict[str, Any]] = [{}, {"cached_tokens": 10}, {"cached_tokens": -5, "prefill_tokens_per_s": 10.0}]
+    for fields in (*unknown, {"cached_tokens": 5, "prefill_tokens_per_s": 0.0}):
+        assert saved_us(_made(**fields)) == 0
+    assert saved_us(_made(cached_tokens=5, prefill_tokens_per_s=float("nan"))) == 0

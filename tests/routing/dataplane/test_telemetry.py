@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import cast
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -14,7 +15,7 @@ from redis.backoff import NoBackoff
 from routing.core import record
 from routing.core.record import DecisionRecord
 from routing.dataplane.metrics import Metrics
-from routing.dataplane.telemetry import BATCH, STREAM, Telemetry
+from routing.dataplane.telemetry import BATCH, FULL_PER_S, STREAM, Telemetry
 from tests.services import Services
 
 
@@ -72,3 +73,25 @@ async def test_an_exit_with_a_live_valkey_loses_nothing(live: Redis) -> None:
     await telemetry.flush(live, within_s=10.0)
     assert telemetry.queued() == 0
     assert "saltroute_records_dropped_total 0.0" in metrics.page().decode()
+
+
+async def test_every_record_takes_a_number_dropped_ones_too() -> None:
+    """So that ingest sees from the gaps how many never came."""
+    telemetry, _ = _telemetry(bound=2)
+    for number in range(3):
+        telemetry.add(_record(number))
+    telemetry._queue.popleft()
+    telemetry.add(_record(3))
+    assert [one.serial for one in telemetry.waiting()] == [2, 4]
+    assert len({one.boot_ms for one in telemetry.waiting()}) == 1
+    assert telemetry.waiting()[0].boot_ms > 0
+
+
+async def test_full_records_are_bounded_and_the_shortened_ones_counted() -> None:
+    """An outage in which every request fails fills no stream with candidates."""
+    telemetry, metrics = _telemetry()
+    failed = msgspec.structs.replace(_record(9999), outcome="upstream_error")
+    kept = sum(telemetry.keeps_candidates(failed, asked=False) for _ in range(1000))
+    assert FULL_PER_S <= kept < 1000
+    assert f'saltroute_records_shortened_total{{why="error"}} {float(1000 - kept)}' in metrics.page().decode()
+    assert not telemetry.keeps_candidates(_record(9999), asked=False)

@@ -1,0 +1,191 @@
+"""Records added up: by the minute for how well it goes, by the day for who used what. Whole numbers only, so a sum is the same in any order.
+
+Rollups of the same key are merged by :meth:`Rollup.plus`, which is associative and commutative: rows are written as batches arrive, and folded later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from routing.core.histogram import EMPTY, Histogram, HistogramError
+from routing.core.record import DecisionRecord, saved_us
+
+MINUTE_S = 60
+# Rows older than the first number of seconds are folded to this width. A range of 6 h is drawn in steps of 7.5 minutes, a day in half hours.
+WIDTHS = ((25 * 3600, 3600), (7 * 3600, 600))
+MAX_TOKENS = 2**40  # of one request; what is beyond was no engine's count
+OBSERVED = ("ttft_s", "e2e_s", "tpot_s", "queue_s", "prompt_tokens", "cached_tokens", "completion_tokens")
+_decoder = msgspec.msgpack.Decoder(dict[str, bytes])
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class Key(NamedTuple):
+    """What a row of the minute is of. ``start_s``: unix s, a whole number of ``width_s``. ``replica_id`` is empty where none was chosen."""
+
+    tenant_id: UUID
+    start_s: int
+    width_s: int
+    endpoint_id: UUID | None
+    scope_id: UUID | None
+    replica_id: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """Requests of one key. ``reported_*`` are over requests whose engine said how much was cached; shares of reuse are of those alone."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reported_prompt_tokens: int = 0
+    matched_tokens: int = 0  # of those: what the router's index held for the chosen replica
+    expected_tokens: int = 0  # of those: the same, discounted by trust, as the decision used it
+    slo_missed: int = 0
+    saved_us: int = 0
+    codes: Mapping[str, int] = field(default_factory=dict)  # by our error code
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # by a name of OBSERVED
+
+    def plus(self, other: Rollup) -> Rollup:
+        """Both together."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in SUMS}
+        codes = dict(self.codes)
+        for code, count in other.codes.items():
+            codes[code] = codes.get(code, 0) + count
+        histograms = dict(self.histograms)
+        for name, histogram in other.histograms.items():
+            histograms[name] = histograms.get(name, EMPTY).plus(histogram)
+        return Rollup(**sums, codes=codes, histograms=histograms)
+
+    def encoded_histograms(self) -> bytes:
+        return _encoder.encode({name: histogram.encode() for name, histogram in self.histograms.items()})
+
+
+SUMS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reported_prompt_tokens",
+    "matched_tokens",
+    "expected_tokens",
+    "slo_missed",
+    "saved_us",
+)
+
+
+class UsageKey(NamedTuple):
+    """Whose use of what, on which day (UTC). ``key_id`` None: an audit of the product's own."""
+
+    tenant_id: UUID
+    day: date
+    key_id: UUID | None
+    scope_id: UUID | None
+    endpoint_id: UUID | None
+
+
+class Usage(NamedTuple):
+    """What was used. ``input_tokens`` include the cached ones. ``saved_us``: engine time saved, an estimate; see ``saved_us``."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    saved_us: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """Both together."""
+        return Usage(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+def decode_histograms(data: bytes) -> dict[str, Histogram]:
+    """What :meth:`Rollup.encoded_histograms` wrote.
+
+    Raises:
+        HistogramError: something else.
+    """
+    try:
+        return {name: Histogram.decode(one) for name, one in _decoder.decode(data).items()}
+    except msgspec.MsgspecError:
+        raise HistogramError("malformed") from None
+
+
+def width_s(age_s: float) -> int:
+    """How wide the rows of this age should be."""
+    return next((width for older_than_s, width in WIDTHS if age_s > older_than_s), MINUTE_S)
+
+
+def rollups(records: Iterable[DecisionRecord]) -> dict[Key, Rollup]:
+    """Add up by key and minute. Each record counts once: whoever calls this must not give one twice."""
+    grouped: dict[Key, list[DecisionRecord]] = {}
+    for record in records:
+        start_s = int(record.started_at // MINUTE_S) * MINUTE_S
+        key = Key(record.tenant_id, start_s, MINUTE_S, record.endpoint_id, record.scope_id, (record.replica_id or "")[:64], record.outcome)
+        grouped.setdefault(key, []).append(record)
+    return {key: _rollup(members) for key, members in grouped.items()}
+
+
+def usages(records: Iterable[DecisionRecord]) -> dict[UsageKey, Usage]:
+    """Add up by key and day. Only what engines reported counts; what no engine said is nothing."""
+    found: dict[UsageKey, Usage] = {}
+    for record in records:
+        day = datetime.fromtimestamp(record.started_at, tz=UTC).date()
+        key = UsageKey(record.tenant_id, day, record.key_id, record.scope_id, record.endpoint_id)
+        found[key] = found.get(key, Usage()).plus(usage(record))
+    return found
+
+
+def usage(record: DecisionRecord) -> Usage:
+    """What one request used."""
+    return Usage(1, _tokens(record.prompt_tokens), _tokens(record.cached_tokens), _tokens(record.completion_tokens), saved_us(record))
+
+
+def _tokens(count: int | None) -> int:
+    return min(MAX_TOKENS, max(0, count or 0))
+
+
+def _rollup(records: list[DecisionRecord]) -> Rollup:
+    reported = [one for one in records if one.cached_tokens is not None]
+    codes: dict[str, int] = {}
+    for one in records:
+        if one.error_code is not None:
+            codes[one.error_code] = codes.get(one.error_code, 0) + 1
+    values = {name: [value for one in records if (value := _observed(one, name)) is not None] for name in OBSERVED}
+    return Rollup(
+        requests=len(records),
+        prompt_tokens=sum(_tokens(one.prompt_tokens) for one in records),
+        cached_tokens=sum(_tokens(one.cached_tokens) for one in records),
+        completion_tokens=sum(_tokens(one.completion_tokens) for one in records),
+        reported_prompt_tokens=sum(_tokens(one.prompt_tokens) for one in reported),
+        matched_tokens=sum(min(_tokens(one.matched_tokens), _tokens(one.prompt_tokens)) for one in reported),
+        expected_tokens=sum(min(_whole(one.expected_cached_tokens), _tokens(one.prompt_tokens)) for one in reported),
+        slo_missed=sum(one.slo_ttft_s is not None and one.ttft_s is not None and one.ttft_s > one.slo_ttft_s for one in records),
+        saved_us=sum(saved_us(one) for one in records),
+        codes=codes,
+        histograms={name: Histogram.of(found) for name, found in values.items() if found},
+    )
+
+
+def _whole(value: float) -> int:
+    return _tokens(round(value)) if math.isfinite(value) else 0
+
+
+def _observed(record: DecisionRecord, name: str) -> float | None:
+    value = _time_per_token_s(record) if name == "tpot_s" else getattr(record, name)
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _time_per_token_s(record: DecisionRecord) -> float | None:
+    """Time for each token after the first, of streams that ended well."""
+    ttft_s, e2e_s, tokens = record.ttft_s, record.e2e_s, record.completion_tokens
+    if record.outcome != "ok" or ttft_s is None or e2e_s is None or tokens is None or tokens < 2:
+        return None
+    return max(0.0, e2e_s - ttft_s) / (tokens - 1)
