@@ -42,8 +42,8 @@ MODEL = "m-7b"
 BLOCK_TOKENS = 16
 SPEED = 0.25
 MIXED = Mix(chats=0.5, agents=0.14, documents=0.16, pause_s=8.0)
-WRITERS = Mix(chats=0.5, writers=0.5, pause_s=15.0)
-MIXED_BLOCKS, WRITERS_BLOCKS = 1000, 1200
+WRITERS = Mix(chats=0.6, writers=0.8, pause_s=15.0)
+MIXED_BLOCKS, WRITERS_BLOCKS = 1000, 800
 WARM_SHARE = 0.25  # of a run, left out of the figures: everything is cold
 SAMPLE_S = 0.5
 
