@@ -51,6 +51,9 @@ def _speed(record: DecisionRecord) -> str:
 
 
 def _cause(record: DecisionRecord, seen: Disclosed) -> str:
+    if seen.cause is not None:  # then the split below says it, by the clock
+        where = _reuse(record, record.prompt_tokens or record.estimated_prompt_tokens, _named(seen.replica))
+        return f"{where}. {seen.cause.sentence.removesuffix('.')}"
     prompt = record.prompt_tokens or record.estimated_prompt_tokens
     parts = [_reuse(record, prompt, _named(seen.replica))]
     waited = _waited(seen)

@@ -13,9 +13,23 @@ from console import charts, why
 from console.access import TenantPage
 from console.reads import decisions, endpoints, keys
 from routing import queries
+from routing.core.cause import MISSES
 from routing.core.policy import SCORERS
 from routing.services.disclosure import CandidateOut, Disclosed, disclose
 
+_IN_ORDER = (
+    "router",
+    "queue_router",
+    "retry",
+    "queue_engine",
+    "replica",
+    "transfer",
+    "ideal",
+    *(f"missed_{miss}" for miss in MISSES),
+    "slow_replica",
+    "unexplained",
+    "generation",
+)
 _FILTERS = ("endpoint", "key", "outcome", "slower", "missed")
 
 
@@ -67,6 +81,7 @@ class DecisionPage(TenantPage):
             "terms": terms,
             "candidates": [(one, [(name, one.terms.get(name)) for name in terms]) for one in seen.candidates],
             "chart": _chart(seen),
+            "time_chart": _time_chart(seen),
             "key_name": keys.name(self.tenant_id, record.key_id),
             "endpoint_known": record.endpoint_id in endpoints.names(self.tenant_id),
         }
@@ -80,6 +95,15 @@ def _chart(seen: Disclosed) -> charts.StackedBars | None:
         return None
     rows = [(one.replica, one.chosen, _terms(one), one.expected_ttft_s) for one in scored]
     return charts.stacked_bars(rows, slots=(*SCORERS, "expected ttft"))
+
+
+def _time_chart(seen: Disclosed) -> charts.StackedBars | None:
+    """The request's time from left to right as it passed; the marker is where a warm and idle replica would have had its first token."""
+    if seen.cause is None or not seen.cause.parts:
+        return None
+    spent = {one.part: one.seconds for one in seen.cause.parts}
+    ordered = [(part, spent[part]) for part in _IN_ORDER if part in spent]
+    return charts.stacked_bars([("this request", True, ordered, spent.get("ideal"))], slots=_IN_ORDER)
 
 
 def _terms(candidate: CandidateOut) -> list[tuple[str, float]]:

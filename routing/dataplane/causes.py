@@ -25,6 +25,7 @@ PACE_WINDOW = 16
 MIN_PACE_TOKENS = 8
 MAX_PACES = 4096
 _DIGEST = 16
+_SOMEBODY = 0.1  # requests of others; what a scrape showed fades
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Noted:
     pool_rate: float
     fixed_s: float
     token_s: float | None
+    behind_s: float  # of others' work beyond the expected wait, were every request of others there still at its prompt
+    busy: bool
     url: str
     restarts: int
     block_tokens: int
@@ -65,12 +68,16 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
     pool_rate = plane.pool_rate(flight.endpoint) if flight.endpoint is not None else None
     engine = choice.engine
     rate = engine.calibration.rate(pool_rate, now_s)
+    _, foreign_running = engine.foreign(now_s)
+    others = foreign_running + plane.siblings.load(engine.url, now_s).in_flight
     return Noted(
         at_s=now_s,
         rate=rate,
         pool_rate=pool_rate or rate,
         fixed_s=engine.calibration.fixed_s,
         token_s=plane.causes.token_s.get(engine.url),
+        behind_s=others * engine.mean_uncached_tokens / rate,
+        busy=engine.in_flight > 0 or others > _SOMEBODY,
         url=engine.url,
         restarts=engine.restarts,
         block_tokens=engine.facts.block_tokens or DEFAULT_BLOCK_TOKENS,
@@ -109,8 +116,8 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         rate=noted.rate,
         pool_rate=noted.pool_rate,
         fixed_s=noted.fixed_s,
-        wait_s=chosen.wait_s,
-        busy=chosen.in_flight > 0,
+        wait_s=chosen.wait_s + noted.behind_s,
+        busy=noted.busy,
         completion_tokens=usage.completion_tokens or 0,
         token_s=noted.token_s,
     )

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from routing.core.record import CandidateRecord, DecisionRecord
+from routing.core import cause_words
+from routing.core.cause import ESTIMATED, OF_THE_REPLICA, PARTS, folded
+from routing.core.record import CandidateRecord, CauseRecord, DecisionRecord
 
 WAIT_STEP_S = 0.5
 _OWN_TERMS = frozenset({"prefill", "external_price"})  # what the request itself costs; the other terms tell of others
@@ -47,6 +49,36 @@ class AttemptOut(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
 
 
+class PartOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the request's time; routing.core.cause says what each means. ``replica`` stands for all that tells of others on a platform's pool."""
+
+    part: str
+    seconds: float
+    estimated: bool
+
+
+class BlindOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What a choice blind to caches (fewest requests in flight) was expected to take; ``saved_s`` is that less what the choice here was."""
+
+    replica: str
+    expected_ttft_s: float
+    saved_s: float
+
+
+class CauseOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the request took its time. The parts add up to it. Token counts are of the prompt."""
+
+    sentence: str
+    main: str | None
+    parts: list[PartOut]
+    missed_tokens: dict[str, int]
+    warm_tokens: int
+    diverged_tokens: int | None
+    diverged_bytes: int | None
+    last_turn_tokens: int
+    blind: BlindOut | None
+
+
 class Disclosed(msgspec.Struct, frozen=True, kw_only=True):
     """A decision as its tenant may read it. ``record`` is the rest of the record, without candidates, attempts and the replica."""
 
@@ -55,6 +87,7 @@ class Disclosed(msgspec.Struct, frozen=True, kw_only=True):
     pool_wait_s: float | None  # the shortest wait on the platform's pool, rounded up
     candidates: list[CandidateOut]
     attempts: list[AttemptOut]
+    cause: CauseOut | None
     record: dict[str, Any]
 
 
@@ -67,7 +100,7 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
 
     foreign = [candidate for candidate in record.candidates if not own(candidate.replica_id) and candidate.refusal is None]
     rest = msgspec.to_builtins(record)
-    for name in ("candidates", "attempts", "replica_id", "replica_name"):
+    for name in ("candidates", "attempts", "cause", "replica_id", "replica_name"):
         rest.pop(name, None)
     for name in ("trial", "transfer"):  # other replicas that the record names
         if (part := rest.get(name)) is not None:
@@ -83,7 +116,44 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
         attempts=[
             AttemptOut(replica=shown[one.replica_id], status=one.status, error=one.error, duration_s=one.duration_s) for one in record.attempts
         ],
+        cause=None if record.cause is None else _cause(record, record.cause, shown, own=_all_own(record, own_replica_ids)),
         record=rest,
+    )
+
+
+def _all_own(record: DecisionRecord, own_replica_ids: set[str] | None) -> bool:
+    """Whether every replica of the decision may be read, whether or not its candidates were kept."""
+    if own_replica_ids is None:
+        return True
+    named = {record.replica_id, *(one.replica_id for one in record.attempts), *(one.replica_id for one in record.candidates)}
+    if record.cause is not None:
+        named.add(record.cause.blind_replica_id)
+    return named - {None} <= own_replica_ids
+
+
+def _cause(record: DecisionRecord, cause: CauseRecord, names: dict[str, str], *, own: bool) -> CauseOut:
+    parts_us = dict(cause.parts_us) if own else folded(cause.parts_us)
+    blind = None
+    if own and cause.blind_replica_id is not None and cause.blind_ttft_s is not None and record.expected_ttft_s is not None:
+        blind = BlindOut(
+            replica=names.get(cause.blind_replica_id, cause.blind_replica_id),
+            expected_ttft_s=cause.blind_ttft_s,
+            saved_s=cause.blind_ttft_s - record.expected_ttft_s,
+        )
+    return CauseOut(
+        sentence=cause_words.sentence(cause, parts_us),
+        main="replica" if not own and cause.main in OF_THE_REPLICA else cause.main,
+        parts=[
+            PartOut(part=part, seconds=parts_us[part] / 1e6, estimated=part in ESTIMATED or part == "replica")
+            for part in (*PARTS, "replica")
+            if part in parts_us
+        ],
+        missed_tokens=dict(cause.missed_tokens),
+        warm_tokens=cause.warm_tokens,
+        diverged_tokens=cause.diverged_tokens,
+        diverged_bytes=cause.diverged_bytes,
+        last_turn_tokens=cause.last_turn_tokens,
+        blind=blind,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from routing.core.record import AttemptRecord
+from routing.core.record import AttemptRecord, CauseRecord
 from tests.console import rows
 from tests.console.rows import AsOwner, Town
 
@@ -169,3 +169,17 @@ def test_no_decision_yet_is_taught(town: Town) -> None:
     assert "No decision yet" in page
     assert "curl -N http://127.0.0.1:8080/v1/chat/completions" in page
     assert "No decision matches" in town.owner.get("/t/acorn/decisions?outcome=ok").content.decode()
+
+
+def test_where_the_time_went_is_drawn_and_told(town: Town, as_owner: AsOwner) -> None:
+    parts = {"ideal": 30_000, "missed_changed": 900_000, "queue_router": 250_000, "generation": 100_000}
+    cause = CauseRecord(
+        parts_us=parts, main="missed_changed", missed_tokens={"changed": 7000}, diverged_tokens=32, diverged_bytes=128, last_turn_tokens=7100
+    )
+    made = rows.record(town.acorn, ttft_s=1.18, cause=cause)
+    rows.store(as_owner, town.acorn, made)
+    page = town.owner.get(f"/t/acorn/decisions/{made.id}").content.decode()
+    assert "about 900 ms went to computing 7,000 prompt tokens behind a change of the prompt&#x27;s earlier text" in page
+    assert "from about token 32 (byte 128) of 7,100 tokens" in page
+    assert "missed changed 900 ms" in page  # a title in the drawing
+    assert "style=" not in page.split('id="cause"')[1].split("</section>")[0]
