@@ -86,7 +86,8 @@ BEGIN
     IF platform_days NOT BETWEEN 1 AND 3650 OR at_most NOT BETWEEN 1 AND 100000 THEN
         RAISE EXCEPTION 'platform_days must be 1 to 3650, at_most 1 to 100000' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT least(platform_days, greatest(1, coalesce(min(s.keep_days), platform_days))) INTO days FROM routing_recordsettings s WHERE s.tenant_id = owner;
+    SELECT least(platform_days, greatest(1, coalesce(min(s.keep_days), platform_days))) INTO days
+      FROM routing_recordsettings s WHERE s.tenant_id = owner;
     DELETE FROM routing_decisionrow d USING (
         SELECT r.id, r.started_at FROM routing_decisionrow r
          WHERE r.tenant_id = owner AND r.started_at < now() - make_interval(days => days) ORDER BY r.started_at LIMIT at_most

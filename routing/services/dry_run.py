@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from routing import queries
 from routing.core import dry_run
 from routing.core.dry_run import Redone, Summary
 from routing.core.policy import PolicyError, RoutingPolicy, compile_routing
@@ -77,12 +78,11 @@ def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bo
     """
     since = now - WINDOW
     rows = list(
-        DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since)
-        .order_by("-started_at")
-        .values_list("record", flat=True)[: MAX_DECISIONS + 1]
+        DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since, record__has_key="candidates")
+        .order_by("-started_at")[: MAX_DECISIONS + 1]
     )
     known = _known(tenant_id, endpoint)
-    oldest_first = [msgspec.convert(row, DecisionRecord, strict=False) for row in reversed(rows[:MAX_DECISIONS])]
+    oldest_first = [queries.record_of(row) for row in reversed(rows[:MAX_DECISIONS])]
     found = [dry_run.redo(record, known.get((record.policy, record.policy_version)), policy, turn=turn) for turn, record in enumerate(oldest_first)]
     pairs = [(record, one) for record, one in zip(oldest_first, found, strict=True) if isinstance(one, Redone)]
     shown = next((pair for pair in reversed(pairs) if pair[1].differs), pairs[-1] if pairs else None)
