@@ -26,14 +26,14 @@ class WorkingSet:
 
     def touch(self, digests: Iterable[bytes], now_s: float) -> None:
         """Blocks were sent there."""
-        last, bound = self._last, self._bound.to_bytes(5, "big")[1:]
+        bound = self._bound.to_bytes(5, "big")[1:]
         for digest in digests if self._bound == _SPACE else [one for one in digests if one[:4] < bound]:
-            last[digest] = now_s
-            last.move_to_end(digest)
-        while len(last) > MOST:
+            self._last[digest] = now_s
+            self._last.move_to_end(digest)
+        if len(self._last) > MOST:
             self._forget(now_s)
-            if len(last) > MOST:
-                self._thin()
+        while len(self._last) > MOST and self._bound > 1:
+            self._thin()
 
     def size(self, now_s: float) -> int:
         """Distinct blocks of the last :data:`WINDOW_S`."""
