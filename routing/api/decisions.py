@@ -51,7 +51,7 @@ class DecisionCollection(DecisionView):
     @describe("decisions_list", "List decisions", answers=page_of(shapes.DecisionOut), parameters=(*PAGING, *_FILTERS), tag="decisions")
     def get(self, request: Request) -> Response:
         """Narrowed by any of the filters together."""
-        order = _word(request, "order", ("newest", "slowest")) or "newest"
+        order = word(request, "order", ("newest", "slowest")) or "newest"
         found = queries.decisions(self.tenant_id, self._filter(request))
         readable = self.readable()
         if order == "slowest":
@@ -65,12 +65,12 @@ class DecisionCollection(DecisionView):
         if slower is not None and not (slower.isascii() and slower.isdigit() and len(slower) < 10):
             raise Invalid("Use a whole number of milliseconds.", field="slower_than_ms")
         return queries.DecisionFilter(
-            endpoint_id=_reference(query.get("endpoint"), lambda ref: queries.endpoint(self.tenant_id, ref).id, "endpoint"),
-            key_id=_reference(query.get("key"), lambda ref: key(self.tenant_id, Kind.INFERENCE, ref).id, "key"),
+            endpoint_id=reference(query.get("endpoint"), lambda ref: queries.endpoint(self.tenant_id, ref).id, "endpoint"),
+            key_id=reference(query.get("key"), lambda ref: key(self.tenant_id, Kind.INFERENCE, ref).id, "key"),
             replica_id=self._replica(query.get("replica")),
-            outcome=_word(request, "outcome", get_args(Outcome)),
-            since=_moment(query.get("since"), "since"),
-            until=_moment(query.get("until"), "until"),
+            outcome=word(request, "outcome", get_args(Outcome)),
+            since=moment(query.get("since"), "since"),
+            until=moment(query.get("until"), "until"),
             slower_than_s=None if slower is None else int(slower) / 1000,
         )
 
@@ -86,27 +86,27 @@ class DecisionCollection(DecisionView):
             raise Invalid("You have no replica of this id or name.", field="replica") from None
 
 
-def _reference(reference: str | None, find: Any, field: str) -> Any:
+def reference(given: str | None, find: Any, field: str) -> Any:
     """The id that a reference means; an id is taken as it is, since its object may be gone."""
-    if reference is None:
+    if given is None:
         return None
-    row_id = parse_uuid(reference)
+    row_id = parse_uuid(given)
     if row_id is not None:
         return row_id
     try:
-        return find(reference)
+        return find(given)
     except NotFound:
         raise Invalid("There is none of this name.", field=field) from None
 
 
-def _word(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
+def word(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
     value = request.query_params.get(name)
     if value is not None and value not in allowed:
         raise Invalid(f"Use one of: {', '.join(allowed)}.", field=name)
     return value
 
 
-def _moment(raw: str | None, field: str) -> datetime | None:
+def moment(raw: str | None, field: str) -> datetime | None:
     if raw is None:
         return None
     try:

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from namespaces.api.urls import urlpatterns as namespace_urls
-from routing.api import audits, catalogue, decisions, endpoints, identity, policies, pools, reconciliation
+from routing.api import audits, catalogue, causes, decisions, endpoints, identity, policies, pools, reconciliation
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -62,6 +62,7 @@ _resources: list[URLPattern | URLResolver] = [
     *both("endpoints/<path:reference>", endpoints.EndpointItem, "endpoint"),
     *_policies("routing-policies", policies.ROUTING),
     *_policies("slo-policies", policies.SLO),
+    *both("causes", causes.CauseCollection, "causes"),
     *both("decisions", decisions.DecisionCollection, "decisions"),
     *both("decisions/<str:reference>", decisions.DecisionItem, "decision"),
     *both("audits", audits.AuditCollection, "audits"),
