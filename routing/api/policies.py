@@ -19,8 +19,8 @@ from tenants.api.schema import PAGING, changed, page_of
 from tenants.core.errors import Invalid, NotFound
 from tenants.core.roles import Permission
 
-_OLD = OpenApiParameter("old", int, description="The version to compare from; the one before the newest without it.")
-_NEW = OpenApiParameter("new", int, description="The version to compare to; the newest without it.")
+_FROM = OpenApiParameter("from", int, description="The version to compare from; the one before the other without it.")
+_TO = OpenApiParameter("to", int, description="The version to compare to; the newest without it.")
 
 
 class PolicyView(TenantView):
@@ -80,9 +80,7 @@ def _collection(kind_of_view: policies.Kind, noun: str, word: str) -> type[Tenan
             newest = queries.latest_versions(self.tenant_id, [row.id for row in found.rows])
             return self.answer(found.render(lambda row: rows.policy(row, newest[row.id])))
 
-        @describe(
-            f"{noun}_create", f"Create a {word} policy", body=shapes.PolicyNew, answers=changed(shapes.PolicyOut), status=201, tag="policies"
-        )
+        @describe(f"{noun}_create", f"Create a {word} policy", body=shapes.PolicyNew, answers=changed(shapes.PolicyOut), status=201, tag="policies")
         def post(self, request: Request) -> Response:
             """Compiled with the routers' own code before it is stored: what cannot run is refused with the field's name."""
             wanted = parse(request, shapes.PolicyNew)
@@ -156,15 +154,13 @@ def _difference(kind_of_view: policies.Kind, noun: str, word: str) -> type[Tenan
         kind = kind_of_view
         permissions = {"GET": Permission.READ}
 
-        @describe(
-            f"{noun}_diff", f"Compare versions of a {word} policy", answers=shapes.VersionDifference, parameters=(_OLD, _NEW), tag="policies"
-        )
+        @describe(f"{noun}_diff", f"Compare versions of a {word} policy", answers=shapes.VersionDifference, parameters=(_FROM, _TO), tag="policies")
         def get(self, request: Request, reference: str) -> Response:
             """As routers read them: a default that is now written out is no difference."""
             row = self.policy(reference)
             newest = policies.latest(row).version
-            new = self.numbered(row, request.query_params.get("new"), newest, "new")
-            old = self.numbered(row, request.query_params.get("old"), max(1, new.version - 1), "old")
+            new = self.numbered(row, request.query_params.get("to"), newest, "to")
+            old = self.numbered(row, request.query_params.get("from"), max(1, new.version - 1), "from")
             found = [shapes.FieldDifference(**one) for one in policies.diff(self.kind, old.spec, new.spec)]
             return self.answer(shapes.VersionDifference(old_version=old.version, new_version=new.version, differences=found))
 

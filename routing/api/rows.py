@@ -93,7 +93,7 @@ def version(row: PolicyVersion) -> shapes.VersionOut:
     return shapes.VersionOut(id=row.id, version=row.version, spec=row.spec, created_at=row.created_at, created_by=row.created_by)
 
 
-def _use(row: PolicyVersion) -> shapes.PolicyUse:
+def use(row: PolicyVersion) -> shapes.PolicyUse:
     return shapes.PolicyUse(name=row.policy.name, version=row.version, spec=row.spec)
 
 
@@ -113,8 +113,10 @@ def endpoint(row: Endpoint, pool_name: str) -> shapes.EndpointOut:
         context=row.context,
         request_context=row.request_context,
         sharing=cast(SharingLevel, row.sharing),
-        routing_policy=_use(row.routing_policy),
-        slo=_use(row.slo_policy) if row.slo_policy else None,
+        routing_policy=use(row.routing_policy),
+        slo=use(row.slo_policy) if row.slo_policy else None,
+        candidate=use(row.candidate_policy) if row.candidate_policy else None,
+        canary_share=row.canary_share,
         epoch=row.epoch,
         data_class=row.data_class,
         own_cache=row.own_cache,
@@ -155,9 +157,7 @@ def routers(found: Routers, *, platform: bool) -> shapes.RoutersOut:
         applied=found.applied,
         total=len(found.routers),
         routers=[
-            shapes.RouterOut(
-                router_id=one.router_id, applied_version=one.applied_version, stale=one.stale, report=one.report if platform else None
-            )
+            shapes.RouterOut(router_id=one.router_id, applied_version=one.applied_version, stale=one.stale, report=one.report if platform else None)
             for one in found.routers
         ],
     )

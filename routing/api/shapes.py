@@ -301,6 +301,8 @@ class EndpointOut(msgspec.Struct, frozen=True, kw_only=True):
     slo: PolicyUse | None
     epoch: int
     data_class: str | None
+    candidate: Annotated[PolicyUse | None, msgspec.Meta(description="The routing policy on trial beside the live one.")]
+    canary_share: Annotated[float, msgspec.Meta(description="Of the prompts that the candidate places; 0: in the shadow only.")]
     own_cache: bool
     client_subdivision: bool
     enabled: bool

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from namespaces.api.urls import urlpatterns as namespace_urls
-from routing.api import audits, catalogue, causes, decisions, endpoints, identity, policies, pools, reconciliation
+from routing.api import audits, catalogue, causes, decisions, endpoints, identity, policies, pools, reconciliation, trials
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -59,6 +59,10 @@ _resources: list[URLPattern | URLResolver] = [
     *both("replicas/<path:reference>", pools.ReplicaItem, "replica"),
     *both("endpoints", endpoints.EndpointCollection, "endpoints"),
     *both("endpoints/<path:reference>/rotate-epoch", endpoints.EndpointRotateEpoch, "endpoint-rotate-epoch"),
+    *both("endpoints/<path:reference>/trial/promote", trials.EndpointPromote, "endpoint-promote"),
+    *both("endpoints/<path:reference>/trial", trials.EndpointTrial, "endpoint-trial"),
+    *both("endpoints/<path:reference>/rollback", trials.EndpointRollback, "endpoint-rollback"),
+    *both("endpoints/<path:reference>/dry-run", trials.EndpointDryRun, "endpoint-dry-run"),
     *both("endpoints/<path:reference>", endpoints.EndpointItem, "endpoint"),
     *_policies("routing-policies", policies.ROUTING),
     *_policies("slo-policies", policies.SLO),

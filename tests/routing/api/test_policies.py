@@ -54,10 +54,10 @@ def test_a_difference_is_what_routers_would_read(api: Api) -> None:
     api.post("routing-policies/p/versions", {"spec": {"policy": "ettft", "price_of_recomputation": 2.0}})
     assert api.get("routing-policies/p/diff").json() == {"old_version": 1, "new_version": 2, "differences": []}
     api.post("routing-policies/p/versions", {"spec": {"policy": "ettft", "price_of_recomputation": 3}})
-    found = api.get("routing-policies/p/diff?old=1&new=3").json()["differences"]
+    found = api.get("routing-policies/p/diff?from=1&to=3").json()["differences"]
     assert found == [{"field": "price_of_recomputation", "old": 2.0, "new": 3.0}]
-    assert api.get("routing-policies/p/diff?old=9").status_code == 404
-    assert api.get("routing-policies/p/diff?old=x").json()["error"]["field"] == "old"
+    assert api.get("routing-policies/p/diff?from=9").status_code == 404
+    assert api.get("routing-policies/p/diff?from=x").json()["error"]["field"] == "from"
 
 
 @pytest.mark.parametrize(
