@@ -17,7 +17,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from routing import queries
-from routing.services import key_use, publishing
+from routing.services import key_use, publishing, retention
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 from routing.services.reconciliation import running as reconciling
@@ -113,3 +113,27 @@ def reconcile_tenant(tenant_id: str, run_id: str) -> None:
         reconciling.run(UUID(tenant_id), trigger="demand", run_id=UUID(run_id))
     except (OperationalError, InterfaceError) as error:
         _log.warning("a run of reconciliation broke off (%s); the next beat makes another", type(error).__name__)
+
+
+@door("routing.tend_records", soft_s=50, hard_s=60, expires_s=50)
+def tend_records() -> None:
+    """Fold rollups and delete what is past its time. Not retried: the next beat goes on."""
+    try:
+        folded, forgotten = retention.tend(timezone.now())
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("records were not tended (%s); the next run goes on", type(error).__name__)
+        return
+    if forgotten:
+        _log.info("records: %d rows folded, %d past their time", folded, forgotten)
+
+
+@door("routing.keep_partitions", soft_s=50, hard_s=60, expires_s=1800)
+def keep_partitions() -> None:
+    """Make and drop partitions of decisions. Not retried: there are some for days ahead, and the next beat tries again."""
+    try:
+        done = retention.keep_partitions()
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("partitions of decisions were not looked after (%s); the next run tries again", type(error).__name__)
+        return
+    if done.created or done.dropped or done.blocked:
+        _log.info("partitions of decisions: %d made, %d dropped, %d days without one of their own", done.created, done.dropped, done.blocked)

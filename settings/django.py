@@ -178,6 +178,8 @@ CELERY_TASK_ROUTES = {
     "routing.plan_audits": {"queue": "bulk"},
     "routing.note_key_use": {"queue": "bulk"},
     "routing.reconcile*": {"queue": "bulk"},
+    "routing.tend_records": {"queue": "bulk"},
+    "routing.keep_partitions": {"queue": "bulk"},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -187,6 +189,8 @@ CELERY_BEAT_SCHEDULE = {
     "audit-plan": {"task": "routing.plan_audits", "schedule": 15.0},
     "key-use": {"task": "routing.note_key_use", "schedule": 30.0},
     "reconciliation": {"task": "routing.reconcile", "schedule": 60.0},
+    "records-tend": {"task": "routing.tend_records", "schedule": 60.0},
+    "records-partitions": {"task": "routing.keep_partitions", "schedule": 3600.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
     "keys-operations": {"task": "namespaces.keys_operations", "schedule": 5.0},
     "keys-destroy": {"task": "namespaces.keys_destroy_expired", "schedule": 3600.0},
@@ -198,6 +202,7 @@ ALLOWED_RANGES = env.words("SALTROUTE_ALLOWED_RANGES")
 SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
 PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")
 ROOT = env.root_references()  # where root keys lie, current first; set for the `keys` worker alone. Opened at first use: namespaces.roots.held
+RECORDS_DAYS = env.integer("SALTROUTE_RECORDS_DAYS", 30, low=1, high=3650)  # decisions are kept no longer; tenants may keep them shorter
 RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for ingest alone
 # Where applications reach the router: shown in the console's snippets, used for nothing else.
 ROUTER_PUBLIC_URL = env.text("SALTROUTE_ROUTER_URL", f"http://127.0.0.1:{env.integer('ROUTER_PORT', 8080)}")

@@ -264,21 +264,19 @@ def _store_together(records: Sequence[DecisionRecord], unusable: Sequence[Decisi
 
 
 def _insert(records: Sequence[DecisionRecord]) -> int:
-    return _insert_rows("routing_decisionrow", _DECISION, [_row(one) for one in records])
+    return insert_rows("routing_decisionrow", _DECISION, [_row(one) for one in records])
 
 
 def _add_up(new: Sequence[DecisionRecord]) -> None:
     now = datetime.now(UTC)
-    sums = [
-        (
-            *(uuid4(), now, key.tenant_id, _at(key.start_s), key.width_s, key.endpoint_id, key.scope_id, _text(key.replica_id), key.outcome),
-            *(getattr(one, name) for name in rollup.SUMS),
-            *(_json(dict(one.codes)), one.encoded_histograms()),
-        )
-        for key, one in rollup.rollups(new).items()
-    ]
-    _insert_rows("routing_rolluprow", ROLLUP, sums)
-    _insert_rows("routing_usagerow", USAGE, [(uuid4(), now, *key, *used) for key, used in rollup.usages(new).items()])
+    insert_rows("routing_rolluprow", ROLLUP, [rollup_row(key, one, now) for key, one in rollup.rollups(new).items()])
+    insert_rows("routing_usagerow", USAGE, [(uuid4(), now, *key, *used) for key, used in rollup.usages(new).items()])
+
+
+def rollup_row(key: rollup.Key, one: rollup.Rollup, now: datetime) -> tuple[Any, ...]:
+    """One rollup as the columns of ``ROLLUP``."""
+    head = (uuid4(), now, key.tenant_id, _at(key.start_s), key.width_s, key.endpoint_id, key.scope_id, _text(key.replica_id), key.outcome)
+    return (*head, *(getattr(one, name) for name in rollup.SUMS), _json(dict(one.codes)), one.encoded_histograms())
 
 
 def _account(new: Iterable[DecisionRecord], refused: Iterable[DecisionRecord]) -> None:
@@ -291,7 +289,7 @@ def _account(new: Iterable[DecisionRecord], refused: Iterable[DecisionRecord]) -
                 account[0] = max(account[0], one.serial)
                 account[place] += 1
     now = datetime.now(UTC)
-    _insert_rows("routing_recordaccount", ACCOUNT, [(now, router_id, boot_ms, *account) for (router_id, boot_ms), account in found.items()])
+    insert_rows("routing_recordaccount", ACCOUNT, [(now, router_id, boot_ms, *account) for (router_id, boot_ms), account in found.items()])
 
 
 _DECISION = {
@@ -315,19 +313,33 @@ _DECISION = {
     "record": "jsonb",
 }
 ROLLUP = {
-    "id": "uuid", "created_at": "timestamptz", "tenant_id": "uuid", "start_at": "timestamptz", "width_s": "int", "endpoint_id": "uuid",
-    "scope_id": "uuid", "replica_id": "text", "outcome": "text",
+    "id": "uuid",
+    "created_at": "timestamptz",
+    "tenant_id": "uuid",
+    "start_at": "timestamptz",
+    "width_s": "int",
+    "endpoint_id": "uuid",
+    "scope_id": "uuid",
+    "replica_id": "text",
+    "outcome": "text",
     **dict.fromkeys(rollup.SUMS, "int8"),
-    "codes": "jsonb", "histograms": "bytea",
+    "codes": "jsonb",
+    "histograms": "bytea",
 }
 USAGE = {
-    "id": "uuid", "created_at": "timestamptz", "tenant_id": "uuid", "day": "date", "key_id": "uuid", "scope_id": "uuid", "endpoint_id": "uuid",
+    "id": "uuid",
+    "created_at": "timestamptz",
+    "tenant_id": "uuid",
+    "day": "date",
+    "key_id": "uuid",
+    "scope_id": "uuid",
+    "endpoint_id": "uuid",
     **dict.fromkeys(rollup.Usage._fields, "int8"),
 }
 ACCOUNT = {"at": "timestamptz", "router_id": "text", "boot_ms": "int8", "highest": "int8", "stored": "int8", "refused": "int8"}
 
 
-def _insert_rows(table: str, columns: dict[str, str], rows: Sequence[tuple[Any, ...]]) -> int:
+def insert_rows(table: str, columns: dict[str, str], rows: Sequence[tuple[Any, ...]]) -> int:
     """One INSERT of many rows, each column as one array; returns how many were new."""
     if not rows:
         return 0

@@ -20,6 +20,8 @@ QUEUES = {
     "routing.note_key_use": "bulk",
     "routing.reconcile": "bulk",
     "routing.reconcile_tenant": "bulk",
+    "routing.tend_records": "bulk",
+    "routing.keep_partitions": "bulk",
     "routing.audit_run": "audit",
     "namespaces.keys_provision": "keys",
 }

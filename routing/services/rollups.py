@@ -1,0 +1,140 @@
+"""Rollups as they are read and kept small: ingest adds rows with each batch, :func:`fold` merges those of one key, wider the older they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import connection, transaction
+
+from routing.core.histogram import EMPTY, Histogram, HistogramError
+from routing.core.rollup import SUMS, WIDTHS, Key, Rollup, decode_histograms, width_s
+from routing.services.records import ROLLUP, USAGE, insert_rows, rollup_row
+from tenants.scoping import require_scope
+
+SETTLED = timedelta(minutes=2)  # of a minute's start; later rows for it are merged by a later run
+FOLD_STARTS = 120  # starts that one run merges: about two hours of minutes
+FOLD_ROWS = 20_000  # rows that one run takes away
+_COLUMNS = ("start_at", "width_s", "endpoint_id", "scope_id", "replica_id", "outcome", *SUMS, "codes", "histograms")
+_SELECTED = ", ".join(_COLUMNS)
+_KEY = "start_at, width_s, endpoint_id, scope_id, replica_id, outcome"
+_USAGE_KEY = "tenant_id, day, key_id, scope_id, endpoint_id"
+_USAGE_SUMS = tuple(USAGE)[-5:]
+
+
+def read(tenant_id: UUID, *, since: datetime, until: datetime) -> Iterator[tuple[Key, Rollup]]:
+    """Rollups that begin in ``[since, until)``, in any order, several of one key possible; histograms included. In the tenant's scope."""
+    require_scope(tenant_id)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {_SELECTED} FROM routing_rolluprow WHERE tenant_id = %s AND start_at >= %s AND start_at < %s",  # noqa: S608 - names of ours
+            [tenant_id, since, until],
+        )
+        while rows := cursor.fetchmany(2000):
+            for row in rows:
+                yield _parsed(tenant_id, row)
+
+
+def fold(tenant_id: UUID, now: datetime) -> int:
+    """Merge rows of one key, and widen old ones; returns how many rows fewer there are. Safe to repeat, and beside another: a row is taken once."""
+    require_scope(tenant_id)
+    fewer = _fold_minutes(tenant_id, now)
+    for older_than_s, width in WIDTHS:
+        fewer += _widen(tenant_id, now, older_than_s, width)
+    return fewer + _fold_usage(tenant_id)
+
+
+def forget(tenant_id: UUID, *, rollups_before: datetime, usage_before: datetime) -> int:
+    """Delete what is older; returns how many rows."""
+    require_scope(tenant_id)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM routing_rolluprow WHERE tenant_id = %s AND start_at < %s", [tenant_id, rollups_before])
+        gone = cursor.rowcount
+        cursor.execute("DELETE FROM routing_usagerow WHERE tenant_id = %s AND day < %s", [tenant_id, usage_before.date()])
+        return gone + cursor.rowcount
+
+
+def _fold_minutes(tenant_id: UUID, now: datetime) -> int:
+    """Of the starts at which some key has several rows."""
+    taken = f"""
+        start_at IN (SELECT DISTINCT start_at FROM (
+            SELECT start_at FROM routing_rolluprow WHERE tenant_id = %(tenant)s AND start_at < %(settled)s
+             GROUP BY {_KEY} HAVING count(*) > 1 LIMIT {FOLD_STARTS}) several)
+    """  # noqa: S608 - names of ours
+    return _merge(tenant_id, now, taken, {"settled": now - SETTLED})
+
+
+def _widen(tenant_id: UUID, now: datetime, older_than_s: int, width: int) -> int:
+    """Whole steps of ``width`` only, so that no later run finds half of one."""
+    edge_s = (int(now.timestamp()) - older_than_s) // width * width
+    taken = f"id IN (SELECT id FROM routing_rolluprow WHERE tenant_id = %(tenant)s AND start_at < %(edge)s AND width_s < %(width)s LIMIT {FOLD_ROWS})"  # noqa: S608 - as above
+    return _merge(tenant_id, now, taken, {"edge": datetime.fromtimestamp(edge_s, tz=UTC), "width": width})
+
+
+def _merge(tenant_id: UUID, now: datetime, taken: str, values: dict[str, Any]) -> int:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            f"DELETE FROM routing_rolluprow WHERE tenant_id = %(tenant)s AND {taken} RETURNING {_SELECTED}",  # noqa: S608 - pieces of this file
+            {"tenant": tenant_id, **values},
+        )
+        rows = cursor.fetchall()
+        if not rows:
+            return 0
+        merged = merge((_parsed(tenant_id, row) for row in rows), now.timestamp())
+        insert_rows("routing_rolluprow", ROLLUP, [rollup_row(key, one, now) for key, one in merged.items()])
+    return len(rows) - len(merged)
+
+
+def merge(found: Iterable[tuple[Key, Rollup]], now_s: float) -> dict[Key, Rollup]:
+    """Sums by key, each as wide as its age wants it."""
+    merged: dict[Key, Rollup] = {}
+    for key, one in found:
+        wide_s = max(key.width_s, width_s(now_s - key.start_s))
+        at = key._replace(start_s=key.start_s // wide_s * wide_s, width_s=wide_s)
+        merged[at] = merged[at].plus(one) if at in merged else one
+    return merged
+
+
+def _parsed(tenant_id: UUID, row: Sequence[Any]) -> tuple[Key, Rollup]:
+    start_at, width, endpoint_id, scope_id, replica_id, outcome, *sums, codes, histograms = row
+    try:
+        decoded: dict[str, Histogram] = decode_histograms(bytes(histograms))
+    except HistogramError:
+        decoded = {}  # damage costs the distribution, not the sums
+    key = Key(tenant_id, int(start_at.timestamp()), width, endpoint_id, scope_id, replica_id, outcome)
+    said = codes if isinstance(codes, dict) else msgspec.json.decode(codes)
+    return key, Rollup(**dict(zip(SUMS, sums, strict=True)), codes=said, histograms=decoded)
+
+
+def _fold_usage(tenant_id: UUID) -> int:
+    """Usage has no distribution, so PostgreSQL merges it in one statement."""
+    sums = ", ".join(f"sum({name})" for name in _USAGE_SUMS)
+    names = ", ".join(_USAGE_SUMS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            WITH several AS (SELECT day FROM routing_usagerow WHERE tenant_id = %(tenant)s GROUP BY {_USAGE_KEY} HAVING count(*) > 1 LIMIT 50),
+                 gone AS (DELETE FROM routing_usagerow WHERE tenant_id = %(tenant)s AND day IN (SELECT day FROM several) RETURNING *),
+                 kept AS (INSERT INTO routing_usagerow (id, created_at, {_USAGE_KEY}, {names})
+                          SELECT gen_random_uuid(), now(), {_USAGE_KEY}, {sums} FROM gone GROUP BY {_USAGE_KEY} RETURNING 1)
+            SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM kept)
+            """,  # noqa: S608 - names of ours
+            {"tenant": tenant_id},
+        )
+        return int(cursor.fetchone()[0])
+
+
+def total(found: Iterable[Rollup]) -> Rollup:
+    """All of them together."""
+    whole = Rollup()
+    for one in found:
+        whole = whole.plus(one)
+    return whole
+
+
+def quantile(one: Rollup, name: str, share: float) -> float | None:
+    """A quantile of what was observed, within the histograms' stated error."""
+    return one.histograms.get(name, EMPTY).quantile(share)
