@@ -1,13 +1,13 @@
 """The age constant tau: how fast a belief fades that nothing has confirmed, ``confidence = 0.80 * exp(-age / tau)``.
 
 Learned for each endpoint and workload class from the answers themselves. Blocks that were last used ``age`` ago and came out of the cache lived that
-long; those that did not were evicted somewhere on the way, half-way on average. Eviction at a constant rate then gives the estimate
+long; those that did not were evicted on the way, when is what the estimate so far expects. Eviction at a constant rate then gives
 
     tau = (lived + PRIOR * tau_0) / (evicted + PRIOR)
 
 over the last few hundred answers (older ones fade). Engines that report no cached tokens teach nothing of that; for them, and at first, tau_0
 decides: the median gap between two uses of a prefix, over log 2, or a constant of the class while fewer than ``ENOUGH`` gaps were seen. Source:
-exponential survival with censored observations, under a gamma prior.
+exponential survival with censored observations by expectation maximisation, under a gamma prior.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class AgeConstant:
         if cached_tokens is None:
             return
         survived = min(1.0, max(0.0, cached_tokens / predicted_tokens))
-        self.lived_s += age_s * (survived + (1.0 - survived) / 2) - self.lived_s * FADE
+        tau_s = self.tau_s
+        before_s = tau_s - age_s / math.expm1(min(50.0, age_s / tau_s))  # when it was evicted, if it was by now
+        self.lived_s += age_s * survived + before_s * (1.0 - survived) - self.lived_s * FADE
         self.evicted += (1.0 - survived) - self.evicted * FADE
 
     @property

@@ -4,7 +4,7 @@
 
 All estimators are medians or slow averages over bounded windows, so that one odd sample moves nothing:
 
-* network: a slow average of how long the engine takes to answer a question that costs it nothing (its health page).
+* network: the 10th percentile of how long the engine takes to answer a question that costs it nothing (its health page).
 * fixed cost: the 10th percentile of TTFT less network, on an idle replica with next to nothing to compute.
 * prefill rate v: the formula above solved for v, from samples of at least ``MIN_TOKENS``; the median of the last ``WINDOW`` once there are
   ``ENOUGH``, before that the pool's median or ``DEFAULT_RATE``. It climbs at most 10 % for each 10 samples; but five samples in a row that say
@@ -56,7 +56,7 @@ class Calibration:
     fast_in_a_row: int = 0
     kappa: float = 1.0
     gamma: float = PRIOR_GAMMA
-    network_s: float = 0.0  # EWMA, seconds
+    round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     stretches: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # (tokens, TTFT - network, decodes)
     log_errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # log(TTFT / expected)
     tiers: dict[str, deque[float]] = field(default_factory=dict)  # samples of tokens/s, by tier
@@ -136,8 +136,15 @@ class Calibration:
 
     def observe_network(self, seconds: float) -> None:
         """How long the engine took to answer a question that costs it nothing."""
-        seconds = min(MOST_NETWORK_S, max(0.0, seconds))
-        self.network_s = seconds if self.network_s == 0.0 else self.network_s + (seconds - self.network_s) / 8
+        self.round_trips.append(min(MOST_NETWORK_S, max(0.0, seconds)))
+
+    @property
+    def network_s(self) -> float:
+        """The 10th percentile of the last round trips: what is over it was somebody's load, not the way. 0 before ``ENOUGH`` of them: routers that
+        each take a first odd one for the truth would place cold prefixes apart."""
+        if len(self.round_trips) < ENOUGH:
+            return 0.0
+        return sorted(self.round_trips)[len(self.round_trips) // 10]
 
     @property
     def fixed_s(self) -> float:
