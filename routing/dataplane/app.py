@@ -32,6 +32,7 @@ from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
 from routing.dataplane.parity import ParityFeed
 from routing.dataplane.probes import ProbeDoor
+from routing.dataplane.spans import Tracing
 from routing.dataplane.state import Plane
 from routing.dataplane.telemetry import Telemetry
 from routing.dataplane.tokens import TokenDesk
@@ -65,6 +66,13 @@ class Router:
             config=config,
             metrics=metrics,
             telemetry=telemetry,
+            tracing=Tracing(
+                endpoint=config.otlp_endpoint,
+                share=config.trace_share,
+                trusted=config.trace_trusted,
+                router_id=config.router_id,
+                metrics=metrics,
+            ),
             session=upstream.make_session(config, pooled=True, resolver=resolver),
             fresh_session=upstream.make_session(config, pooled=False, resolver=resolver),
             waiting=Waiting(max_waiters=config.max_waiting, burst_window_s=config.burst_window_s),
@@ -107,6 +115,8 @@ class Router:
             self._run(self.peers.listen(self._valkey), "siblings")
             self._run(self.peers.tell(self._valkey), "word to siblings")
             await self.peers.warm(self._valkey)
+        if self.plane.tracing.on:
+            self._run(self.plane.tracing.run(), "spans")
         self._run(self.load.run(), "load")
         self._run(self.kv.run(), "kv events")
         self._run(self.artifacts.run(self._valkey), "artifacts")

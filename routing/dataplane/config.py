@@ -22,6 +22,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from namespaces import roots
 from namespaces.root import RootError
@@ -83,6 +84,9 @@ class Config:
     kv_replay_s: float = 5.0
     kv_retry_s: float = 0.5
     event_index_bytes: int = 1024 * 1024 * 1024
+    otlp_endpoint: str | None = None  # of a collector, such as http://collector:4318; None: no traces
+    trace_share: float = 1.0  # of the requests whose traces are exported; failures always are
+    trace_trusted: bool = False  # clients' own traces are continued, not linked to
 
 
 def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secrets]:
@@ -138,6 +142,9 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         kv_replay_s=number("ROUTER_KV_REPLAY_S", default.kv_replay_s),
         kv_retry_s=number("ROUTER_KV_RETRY_S", default.kv_retry_s),
         event_index_bytes=read.integer("ROUTER_EVENT_INDEX_BYTES", default.event_index_bytes, low=1024 * 1024, env=env),
+        otlp_endpoint=_collector(read.text("ROUTER_OTLP_ENDPOINT", "", env=env)),
+        trace_share=read.integer("ROUTER_TRACE_PERCENT", 100, low=0, high=100, env=env) / 100,
+        trace_trusted=read.flag("ROUTER_TRACE_TRUSTED", env=env),
         media_hosts=tuple(host.lower() for host in read.words("ROUTER_MEDIA_HOSTS", env=env)),
     )
     wanted = read.root_references(env=env)
@@ -155,6 +162,14 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         records_key=read.secret_file("SALTROUTE_RECORDS_KEY_FILE", env=env),
     )
     return config, secrets
+
+
+def _collector(url: str) -> str | None:
+    """The address of an OTLP collector; None where there is none."""
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query or parts.fragment):
+        raise read.EnvError("ROUTER_OTLP_ENDPOINT must be the http or https address of a collector, such as http://127.0.0.1:4318")
+    return url or None
 
 
 def _digests(name: str, env: Mapping[str, str]) -> frozenset[bytes]:

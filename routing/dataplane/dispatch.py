@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from routing.core import body as bodies
-from routing.core import sse
+from routing.core import sse, tracecontext
 from routing.core.breaker import Breaker
 from routing.core.verdict import OK, Verdict, judge, may_pass, parse, safe_message
 from routing.dataplane import errors, upstream
@@ -85,6 +85,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         headers = upstream.request_headers(
             choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex
         )
+        attempt.span_id = tracecontext.span_id(headers["traceparent"])
         try:
             answer, verdict = await _ask(plane, flight, attempt, path=engine_path, body=outgoing, headers=headers)
         except UpstreamFailed as failed:

@@ -27,7 +27,7 @@ from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, 
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision, Trial
-from routing.dataplane import causes, learn
+from routing.dataplane import causes, learn, spans
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
@@ -91,6 +91,7 @@ class Attempt:
         self.upstream: Upstream | None = None
         self.status: int | None = None
         self.error: str | None = None
+        self.span_id: str | None = None  # of the CLIENT span, once the engine is asked
         self._namespace = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
         self._digests = prompt.digests
         self._owner = owner
@@ -218,6 +219,8 @@ class Flight:
     waiter: Waiter | None = None  # its place in the pool's queue, once it was taken from there
     queue_s: float | None = None  # waited in the router; None: it did not
     noted: causes.Noted | None = None  # of the latest dispatch
+    trace: spans.Trace | None = None
+    asked_engines: list[spans.Asked] = field(default_factory=list)
 
     @property
     def probe(self) -> Claims | None:
@@ -270,6 +273,7 @@ class Flight:
 
     def end_attempt(self) -> None:
         """Give back what the dispatch took; safe to repeat."""
+        spans.ended(self, self.attempt)
         attempt, self.attempt = self.attempt, None
         if attempt is not None and (entry := attempt.release()) is not None:
             self.attempts.append(entry)
@@ -301,7 +305,9 @@ class Flight:
         if self.decide_s is not None:
             metrics.decide.observe(self.decide_s)
         if self.caller is not None:
-            self.plane.telemetry.add(self._record(outcome, ttft_s))
+            record = self._record(outcome, ttft_s)
+            spans.account(self.plane, self, record)
+            self.plane.telemetry.add(record)
 
     def _ttft_s(self) -> float | None:
         """Time to first token, of streams only: the first byte of a whole answer comes when the last token is known."""

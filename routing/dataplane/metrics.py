@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from routing.core import conventions
 from routing.core.parity import State
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Metrics:
             registry=self.registry,
         )
         self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
+        self.spans_sent = Counter("saltroute_spans_sent", "Spans that the collector took", registry=self.registry)
+        self.spans_dropped = Counter("saltroute_spans_dropped", "Spans lost, by why", ["reason"], registry=self.registry)
+        self.cause_seconds = Counter("saltroute_cause_seconds", "What requests' time went into", ["part"], registry=self.registry)
+        self.cause_main = Counter("saltroute_cause_main", "Requests by what their time is mostly due to", ["part"], registry=self.registry)
+        self._inference()
         self.alarms = Counter("saltroute_alarms", "Answers that an audit should look into, by kind", ["kind"], registry=self.registry)
         self.tokenised = Counter(
             "saltroute_tokenised", "Prompts by exactness of their tokens, or why there are none", ["result"], registry=self.registry
@@ -86,6 +92,24 @@ class Metrics:
         self.queue = Histogram("saltroute_queue_seconds", "Time waited in the router", buckets=_TTFT_BUCKETS_S, registry=self.registry)
         self.parity_checks = Counter("saltroute_parity_checks", "Comparisons of tokens with engines, by result", ["result"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
+
+    def _inference(self) -> None:
+        """The GenAI conventions' metrics of a client: each time an engine was asked. No exemplars: they would carry ids into every store."""
+        labels, registry = ["gen_ai_operation_name", "gen_ai_provider_name"], self.registry
+        prometheus = conventions.prometheus
+        buckets = conventions.DURATION_BUCKETS_S
+        self.inference_duration = Histogram(
+            prometheus(conventions.DURATION, "seconds"), "One engine's answer, whole", [*labels, "error_type"], buckets=buckets, registry=registry
+        )
+        self.inference_first_chunk = Histogram(
+            prometheus(conventions.FIRST_CHUNK, "seconds"), "To the first chunk of a stream", labels, buckets=buckets, registry=registry
+        )
+        self.inference_per_chunk = Histogram(
+            prometheus(conventions.PER_CHUNK, "seconds"), "For each token after the first", labels, buckets=buckets, registry=registry
+        )
+        self.used_input = Counter(prometheus(conventions.USED_INPUT), "Prompt tokens, cached ones included", labels, registry=registry)
+        self.used_output = Counter(prometheus(conventions.USED_OUTPUT), "Tokens generated", labels, registry=registry)
+        self.used_cache = Counter(prometheus(conventions.USED_CACHE), "Prompt tokens from engines' caches", labels, registry=registry)
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
@@ -126,6 +150,7 @@ class PlaneCollector(Collector):
         restarts = CounterMetricFamily("saltroute_replica_restarts", "Restarts seen", labels=["replica"])
         verdicts = GaugeMetricFamily("saltroute_replica_trust", "1 for the verdict in force", labels=["replica", "verdict", "cause"])
         turns = plane.causes.turns
+        yield GaugeMetricFamily("saltroute_spans_queued", "Spans not yet exported", value=plane.tracing.queued())
         yield GaugeMetricFamily("saltroute_turns_bytes", "Prints of conversations' last turns", value=turns.size_bytes)
         yield CounterMetricFamily("saltroute_turns_dropped", "Conversations given up to stay within their bound", value=turns.dropped)
         yield CounterMetricFamily("saltroute_trust_dropped", "Accounts of trust given up to stay within the bounds", value=plane.trust.dropped)

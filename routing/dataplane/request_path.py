@@ -47,7 +47,7 @@ async def serve(
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)
             await prepare(plane, flight, find_endpoint(caller, call.model), request.headers)
-            trace_parents = request.headers.getall("traceparent", [])
+            trace_parents = plane.tracing.begin(flight, request.headers.getall("traceparent", []))
             try:
                 answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=trace_parents)
             except ApiError as refusal:

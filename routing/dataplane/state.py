@@ -38,6 +38,7 @@ from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.residency import Book
+from routing.dataplane.spans import Tracing
 from routing.dataplane.telemetry import Telemetry
 from routing.dataplane.tokens import TokenDesk
 from routing.dataplane.unserved import Unserved
@@ -189,6 +190,7 @@ class Plane:
     config: Config
     metrics: Metrics
     telemetry: Telemetry
+    tracing: Tracing
     session: aiohttp.ClientSession
     fresh_session: aiohttp.ClientSession  # never reuses a connection
     workers: Executor  # parsing and hashing of large bodies
