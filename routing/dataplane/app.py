@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from routing.core.event_index import EventIndex
+from routing.core.links import Links
 from routing.dataplane import doors, upstream
 from routing.dataplane.config import Config, Secrets
 from routing.dataplane.event_metrics import EventCollector
@@ -60,6 +61,7 @@ class Router:
             queue_bound=config.record_queue,
             stream_maxlen=config.stream_maxlen,
             metrics=metrics,
+            sample=config.record_sample,
         )
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="body")
         self.plane = Plane(
@@ -79,6 +81,7 @@ class Router:
             workers=self._workers,
             tokens=TokenDesk(prompts=Prompts(catalogue=config.catalogue)),
             events=EventIndex(budget_bytes=config.event_index_bytes),
+            links=Links(open_s=config.breaker_open_s),
         )
         metrics.registry.register(PlaneCollector(self.plane))
         metrics.registry.register(PeerCollector(self.plane))

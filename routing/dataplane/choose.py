@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Literal
 from uuid import UUID
 
 from namespaces.core.salts import Namespace
-from routing.core import filters, prefix, scheduler
-from routing.core.types import Ask, NoReplica, Replica
-from routing.dataplane import errors, evidence
+from routing.core import filters, pairs, prefix, scheduler, transfer
+from routing.core.candidates import ramp
+from routing.core.types import Ask, Decision, NoReplica, Replica
+from routing.dataplane import errors, evidence, learn
 from routing.dataplane.inflight import Choice, Flight, Prompt
 from routing.dataplane.openai import Call
 from routing.dataplane.state import EndpointState, Plane
 from routing.dataplane.tokens import NOTHING_FOUND, Found
 from routing.dataplane.view import EndpointView, ReplicaView
+
+_SPLITTING = frozenset({"ettft", "weighted"})  # policies in seconds
 
 
 def measure(call: Call, namespace: Namespace, bytes_per_token: float, found: Found = NOTHING_FOUND, block_sizes: Collection[int] = ()) -> Prompt:
@@ -60,47 +66,78 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         session_key=flight.session,
         lot=call.opening if endpoint.candidate is not None else b"",
     )
-    if not tried and flight.probe is None:
+    again = bool(tried) or flight.alone
+    if not again and flight.probe is None:
         state.sequence += 1
     owner = flight.owner
     head = (flight.session,) if endpoint.policy.policy == "session" and flight.session is not None else prompt.head
     _claim(plane, endpoint, namespace, owner)
     pool_rate = plane.pool_rate(endpoint)
-    candidates = [
-        _picture(
-            plane,
-            endpoint,
-            replica,
-            namespace=namespace,
-            prompt=prompt,
-            pool_rate=pool_rate,
-            held_blocks=sizes.get(replica.url, (0, 0))[0],
-            tried=tried,
-            now_s=now_s,
-            pinned=flight.probe is not None,
-            owner=owner,
-            state=state,
-            head=head,
-        )
-        for replica in endpoint.replicas
-    ]
+    picture = partial(
+        _picture,
+        plane,
+        endpoint,
+        namespace=namespace,
+        prompt=prompt,
+        pool_rate=pool_rate,
+        tau_s=state.age(learn.workload_of(call)).tau_s,
+        tried=tried,
+        now_s=now_s,
+        pinned=flight.probe is not None,
+        owner=owner,
+        state=state,
+        head=head,
+    )
+    candidates = [picture(replica) for replica in endpoint.replicas]
     if endpoint.candidate is None or flight.probe is not None:
         decision, flight.trial = scheduler.decide(ask, candidates, endpoint.policy), None
     else:
         share = endpoint.entry.canary_share
         decision, flight.trial = scheduler.decide_on_trial(ask, candidates, endpoint.policy, endpoint.candidate, share)
     if isinstance(decision, NoReplica):
-        flight.candidates = flight.candidates if tried else decision.candidates
+        flight.candidates = flight.candidates if again else decision.candidates
         isolated = any(candidate.refusal in (filters.ISOLATION, filters.QUARANTINED) for candidate in decision.candidates)
-        if not isolated or tried:
+        if not isolated or again:
             raise errors.no_ready_replica()
         _wish(plane, flight, decision, now_s)
         raise errors.isolation_unavailable()
+    pair = None if again or flight.probe is not None else _pair(plane, flight, ask, decision, (candidates, picture))
+    if pair is not None:
+        decision = pairs.decided(ask, decision, pair)
     if flight.probe is None:
         here = {replica.entry.id for replica in endpoint.replicas}
         state.chosen = {**{one: when for one, when in state.chosen.items() if one in here}, UUID(decision.chosen.replica_id): state.sequence}
-    chosen = next(replica for replica in endpoint.replicas if str(replica.entry.id) == decision.chosen.replica_id)
-    return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
+    views = {str(replica.entry.id): replica for replica in endpoint.replicas}
+    chosen = views[decision.chosen.replica_id]
+    if pair is None:
+        return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
+    first, second = pairs.sides(ask, pair)
+    computes = views[pair.prefill.id]
+    prefill = Choice(decision=decision, replica=computes, engine=plane.engine(computes.url), side=first)
+    return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url), side=second, prefill=prefill, pair=pair)
+
+
+def _pair(plane: Plane, flight: Flight, ask: Ask, decision: Decision, seen: tuple[Sequence[Replica], Callable[..., Replica]]) -> pairs.Pair | None:
+    """The two replicas that would share the request sooner than the chosen one alone would answer it, if there are such. ``seen``: the candidates,
+    and how to look at one more. Policies that do not weigh seconds are what they are called: they do not split."""
+    (candidates, picture), endpoint, call = seen, flight.endpoint, flight.call
+    if endpoint is None or call is None or decision.policy not in _SPLITTING:
+        return None
+    splits = {str(replica.entry.id) for replica in endpoint.replicas if replica.entry.role == "decode" and replica.engine.transfer_field}
+    now_s = time.monotonic()
+    urls = {str(replica.entry.id): replica.url for replica in endpoint.replicas}
+    engines = {one: plane.engine(url) for one, url in urls.items()}
+    rooms = [
+        pairs.Room(one, engines[one.id].capacity_tokens, engines[one.id].free_tokens(now_s))
+        for one in candidates
+        if one.id in splits and one.refusal is None
+    ]
+    if not pairs.worth_a_look(ask, rooms) or not transfer.can_go(
+        call.body.value, answers=call.sequences, reads_cache=learn.reads_cache(call.body.value)
+    ):
+        return None
+    prefills = [picture(replica, part="prefill") for replica in endpoint.replicas if replica.entry.role == "prefill"]
+    return pairs.choose(ask, prefills, rooms, lambda p, d: plane.links.way(urls[p], urls[d], now_s), local_s=decision.chosen.expected_ttft_s)
 
 
 def _claim(plane: Plane, endpoint: EndpointView, namespace: Namespace, owner: bytes) -> None:
@@ -129,13 +166,14 @@ def _picture(
     namespace: Namespace,
     prompt: Prompt,
     pool_rate: float | None,
-    held_blocks: int,
+    tau_s: float,
     tried: Collection[UUID],
     now_s: float,
     pinned: bool,
     owner: bytes,
     state: EndpointState,
     head: tuple[bytes, ...],
+    part: Literal["answer", "prefill"] = "answer",
 ) -> Replica:
     """One candidate as the scheduler sees it."""
     entry, engine = replica.entry, plane.engine(replica.url)
@@ -150,7 +188,7 @@ def _picture(
     refusal = (
         filters.refusal_of_pinned(condition)
         if pinned
-        else filters.refusal(entry, replica.engine, condition, mode=mode, family=family, namespace_id=namespace.public_id)
+        else filters.refusal(entry, replica.engine, condition, mode=mode, family=family, namespace_id=namespace.public_id, part=part)
     )
     if refusal is not None:
         return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
@@ -176,8 +214,16 @@ def _picture(
         residency=belief.state,
         prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),
         fixed_s=engine.calibration.fixed_s,
-        working_set_blocks=held_blocks,
+        network_s=engine.calibration.network_s,
+        decode_interference=engine.calibration.gamma,
+        working_set_blocks=engine.working_set.size(now_s),
         capacity_blocks=capacity,
+        kv_used=engine.kv_share(now_s),
+        max_concurrency=entry.max_concurrency,
+        ramp=ramp(now_s - engine.returned_at_s),
+        lower_tokens=belief.lower_tokens * min(1.0, kappa),
+        tier=belief.tier,
+        tier_tokens_per_s=None if belief.tier is None else engine.calibration.tier_rate(belief.tier),
         new_blocks=max(0, len(prompt.digests) - belief.held_blocks),
         rank=prefix.rendezvous(namespace.index_seed, head, entry.id.bytes),
     )

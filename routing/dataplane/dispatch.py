@@ -6,7 +6,8 @@ Then: a refused or broken connection, a 5xx, a first byte that did not come in t
 aborted are tried once more, on the next best replica, after the first connection was closed; that may run a prompt twice, never show it twice. A
 reused
 connection that ended before a byte of the answer is tried again on a new connection to the same replica, once, and counts for nothing. A 4xx is the
-client's and goes back unchanged. After the first byte nothing is retried.
+client's and goes back unchanged. After the first byte nothing is retried. A prompt that another replica computes first takes the steps of
+:mod:`routing.dataplane.transfer`; where those fail, it starts anew as an ordinary one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from routing.core import body as bodies
 from routing.core import sse, tracecontext
 from routing.core.breaker import Breaker
 from routing.core.verdict import OK, Verdict, judge, may_pass, parse, safe_message
-from routing.dataplane import errors, upstream
+from routing.dataplane import errors, transfer, upstream
 from routing.dataplane.errors import ApiError
 from routing.dataplane.inflight import Attempt, Flight
 from routing.dataplane.state import Plane
+from routing.dataplane.transfer import Handed
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 MAX_ATTEMPTS = 2
@@ -51,6 +53,11 @@ class _Failures:
     status: int = 502
     throttled: ApiError | None = None
 
+    def note(self, verdict: Verdict) -> None:
+        self.causes.append(verdict.kind)
+        self.status = verdict.status
+        self.throttled = None
+
     def final(self) -> ApiError:
         if self.throttled is not None:
             return self.throttled
@@ -74,14 +81,19 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         try:
             attempt = await plane.waiting.turn(plane, flight, tried=tried)
         except ApiError:
-            if not tried:
+            if not failures.causes:
                 raise
             break
         choice = attempt.choice
-        if not tried:
+        if flight.decide_s is None:
             flight.decide_s = time.monotonic() - flight.started_s - (flight.queue_s or 0.0)
+        handed = await transfer.hand_over(plane, flight, path=engine_path, trace_parents=trace_parents)
+        if choice.pair is not None and handed.params is None:
+            broken = handed.broke
+            flight.end_attempt()
+            continue
         tried.add(choice.replica.entry.id)
-        outgoing = _outgoing(flight)
+        outgoing = _outgoing(flight, handed)
         headers = upstream.request_headers(
             choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex
         )
@@ -91,8 +103,14 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         except UpstreamFailed as failed:
             if failed.cause == "blocked":
                 choice.engine.health = "blocked"
-            attempt.failed(failed.cause)
+            attempt.failed(failed.cause, breaker=handed.params is None or not transfer.unanswered(flight, failed.cause))
             failures.causes.append(failed.cause)
+            flight.end_attempt()
+            continue
+        if handed.params is not None and transfer.answered(flight, verdict):
+            attempt.failed(f"status_{verdict.status}", breaker=False)
+            tried.discard(choice.replica.entry.id)
+            failures.note(verdict)
             flight.end_attempt()
             continue
         if verdict.kind == "ok":
@@ -109,8 +127,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
                 # Two engines broke on this body: that speaks against the body, and one tenant's body must not take a pool from everybody.
                 broken.pardon()
             broken = choice.engine.breaker
-        failures.causes.append(verdict.kind)
-        failures.status = verdict.status
+        failures.note(verdict)
         failures.throttled = error if verdict.kind == "busy" else None
         flight.end_attempt()
     raise failures.final()
@@ -128,7 +145,7 @@ def _call_streams(flight: Flight) -> bool:
     return flight.call is not None and flight.call.stream
 
 
-def _outgoing(flight: Flight) -> bytes:
+def _outgoing(flight: Flight, handed: Handed) -> bytes:
     """The body for the chosen engine. ``bodies.edit`` reads it again and refuses to hand out one that does not carry exactly our salt."""
     call, namespace, endpoint, attempt = flight.call, flight.namespace, flight.endpoint, flight.attempt
     if call is None or namespace is None or endpoint is None or attempt is None:
@@ -140,6 +157,7 @@ def _outgoing(flight: Flight) -> bytes:
             salt=namespace.salt,
             served_model=endpoint.entry.served_model,
             full_report=attempt.prediction.full_report,
+            transfer=handed.params,
         )
     except bodies.SaltError:
         raise errors.isolation_unavailable() from None
@@ -156,7 +174,10 @@ async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, bod
     deadline_s = loop.time() + limit_s
     try:
         async with asyncio.timeout_at(deadline_s):
-            attempt.upstream = opened = await _send(plane, attempt, path=path, body=body, headers=headers)
+            attempt.sent = True
+            attempt.upstream = opened = await upstream.deliver(
+                plane.session, plane.fresh_session, attempt.choice.replica, path, body=body, headers=headers
+            )
             attempt.headers_seen(opened.status)
             if opened.is_stream and opened.status == 200:
                 return await _first_event(flight, attempt, opened)
@@ -172,19 +193,6 @@ async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, bod
         else:
             flight.saw_first_byte(attempt, flight.first_byte_s)
     return Answer(upstream=opened, body=whole, payload=payload), verdict
-
-
-async def _send(plane: Plane, attempt: Attempt, *, path: str, body: bytes, headers: Mapping[str, str]) -> Upstream:
-    replica = attempt.choice.replica
-    try:
-        return await upstream.send(plane.session, replica, path, body=body, headers=headers)
-    except UpstreamFailed as failed:
-        if failed.cause != "stale_connection":
-            raise
-    try:
-        return await upstream.send(plane.fresh_session, replica, path, body=body, headers=headers)
-    except UpstreamFailed as failed:
-        raise UpstreamFailed("broken" if failed.cause == "stale_connection" else failed.cause) from None
 
 
 async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tuple[Answer, Verdict]:

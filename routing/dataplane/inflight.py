@@ -14,8 +14,10 @@ import time
 from array import array
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
+
+import msgspec
 
 from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
@@ -23,6 +25,7 @@ from routing.core import blocks, prefix
 from routing.core.breaker import Breaker
 from routing.core.fair_queue import Waiter
 from routing.core.overload import Spilled
+from routing.core.pairs import OUTPUT_TOKENS, Pair
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, TrialRecord
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
@@ -32,10 +35,13 @@ from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
 from routing.dataplane.state import Engine, Plane
+from routing.dataplane.transfer import Transfer
 from routing.dataplane.view import EndpointView, ReplicaView
 
 if TYPE_CHECKING:
     from routing.dataplane.upstream import Upstream
+
+Part = Literal["answer", "prefill"]
 
 MAX_CANDIDATES = 32  # in a record
 _NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error", "status_429"})  # errors after which no engine holds the prompt
@@ -73,18 +79,36 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A decision and what it refers to."""
+    """A decision and what it refers to. Where two replicas share the request, ``prefill`` is the choice of the other one, and ``side`` what each of
+    the two is charged with."""
 
     decision: Decision
     replica: ReplicaView
     engine: Engine
+    side: Candidate | None = None
+    prefill: Choice | None = None
+    pair: Pair | None = None
+
+    @property
+    def taken(self) -> Candidate:
+        """What this replica is expected to hold and to compute."""
+        return self.decision.chosen if self.side is None else self.side
+
+    @property
+    def computes(self) -> Choice:
+        """Where the prompt is computed."""
+        return self if self.prefill is None else self.prefill
 
 
 class Attempt:
     """One dispatch. Made at the moment of dispatch, released exactly once."""
 
-    def __init__(self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, call: Call, owner: bytes, probe: bool) -> None:
+    def __init__(
+        self, plane: Plane, choice: Choice, namespace: Namespace, prompt: Prompt, *, call: Call, owner: bytes, probe: bool, part: Part = "answer"
+    ) -> None:
         self._plane = plane
+        self.part = part
+        self.sent = False
         self.choice = choice
         self.engine = choice.engine
         self.started_s = time.monotonic()
@@ -97,13 +121,15 @@ class Attempt:
         self._owner = owner
         self._headers_seen = self._resident = self._told = self._released = False
         self._first_byte_s = math.inf
-        chosen, engine = choice.decision.chosen, choice.engine
+        chosen, engine = choice.taken, choice.engine
         self.tokens_ahead = chosen.queued_tokens + chosen.foreign_tokens
         engine.working_set.touch(prompt.digests, self.started_s)
         self.was_idle = engine.in_flight == 0 and plane.siblings.load(engine.url, self.started_s).in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
-        limit_s = plane.config.first_byte_s if call.stream else 1.5 * chosen.expected_ttft_s + 0.25
+        limit_s = plane.config.first_byte_s if call.stream or choice.pair is not None else 1.5 * chosen.expected_ttft_s + 0.25
         engine.in_flight += 1
+        self._promised_tokens = prompt.tokens + OUTPUT_TOKENS
+        engine.promised_tokens += self._promised_tokens
         engine.sequences += call.sequences
         self._breaker = Breaker() if probe else engine.breaker  # an audit neither opens a door for clients nor closes one
         self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
@@ -172,16 +198,25 @@ class Attempt:
             if self._headers_seen and self.error is None:
                 self._confirm(now_s)
             else:
-                certain = self.error in _NEVER_RAN
+                certain = not self.sent or self.error in _NEVER_RAN
                 self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner, certain=certain)
                 self._plane.outbox.settled(self._serial, confirmed=False, certain=certain, at_s=now_s)
         if not self._told:
             self._breaker.undecided(probe=self._probe)
         self.engine.in_flight -= 1
+        self.engine.promised_tokens = 0.0 if self.engine.in_flight == 0 else self.engine.promised_tokens - self._promised_tokens
         self._plane.outbox.wake()
         if self.engine.in_flight == 0 and self.engine.url not in self._plane.replicas:
             self._plane.forget_unused()
-        return AttemptRecord(replica_id=str(self.choice.replica.entry.id), status=self.status, error=self.error, duration_s=now_s - self.started_s)
+        if not self.sent:
+            return None
+        return AttemptRecord(
+            replica_id=str(self.choice.replica.entry.id),
+            status=self.status,
+            error=self.error,
+            duration_s=now_s - self.started_s,
+            part=self.part,
+        )
 
 
 @dataclass(slots=True)
@@ -201,12 +236,15 @@ class Flight:
     spilled: Spilled | None = None
     namespace: Namespace | None = None
     prompt: Prompt | None = None
+    alone: bool = False  # a transfer was tried: from now on one replica does it
     session: bytes | None = None  # the session that the client says it belongs to, as a digest
     decision: Decision | None = None
     candidates: tuple[Candidate, ...] = ()
     trial: Trial | None = None
     decide_s: float | None = None
     attempt: Attempt | None = None
+    prefill: Attempt | None = None  # at the replica that computes the prompt for the attempt's
+    transfer: Transfer | None = None
     attempts: list[AttemptRecord] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     first_byte_s: float | None = None  # monotonic
@@ -221,6 +259,7 @@ class Flight:
     noted: causes.Noted | None = None  # of the latest dispatch
     trace: spans.Trace | None = None
     asked_engines: list[spans.Asked] = field(default_factory=list)
+    prefill_tokens_per_s: float | None = None  # of the replica that it was dispatched to, as learned by then
 
     @property
     def probe(self) -> Claims | None:
@@ -257,12 +296,18 @@ class Flight:
 
     def begin_attempt(self, choice: Choice) -> Attempt:
         """Take what one dispatch takes. The one before must have ended: two engines never work on one request."""
-        if self.attempt is not None or self.namespace is None or self.prompt is None or self.call is None:
+        if self.attempt is not None or self.prefill is not None or self.namespace is None or self.prompt is None or self.call is None:
             raise RuntimeError("attempt out of order")
         self.decision = choice.decision
         self.candidates = choice.decision.candidates
         self.noted = causes.note(self.plane, self, choice)
-        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, call=self.call, owner=self.owner, probe=self.probe is not None)
+        self.prefill_tokens_per_s = choice.engine.calibration.rate(None, self.started_s)
+        audit = self.probe is not None
+        if choice.prefill is not None and choice.pair is not None:
+            self.transfer = Transfer(choice.pair, choice.prefill, choice.replica.url)
+            prefill = choice.prefill
+            self.prefill = Attempt(self.plane, prefill, self.namespace, self.prompt, call=self.call, owner=self.owner, probe=audit, part="prefill")
+        self.attempt = Attempt(self.plane, choice, self.namespace, self.prompt, call=self.call, owner=self.owner, probe=audit)
         return self.attempt
 
     def saw_first_byte(self, attempt: Attempt, now_s: float) -> None:
@@ -271,8 +316,16 @@ class Flight:
         attempt.first_byte(now_s)
         self.plane.waiting.first_byte(self)
 
+    def end_prefill(self) -> None:
+        """Give back what computing the prompt elsewhere took; safe to repeat."""
+        spans.ended(self, self.prefill)
+        attempt, self.prefill = self.prefill, None
+        if attempt is not None and (entry := attempt.release()) is not None:
+            self.attempts.append(entry)
+
     def end_attempt(self) -> None:
-        """Give back what the dispatch took; safe to repeat."""
+        """Give back what the dispatch took, on both its replicas where there are two; safe to repeat."""
+        self.end_prefill()
         spans.ended(self, self.attempt)
         attempt, self.attempt = self.attempt, None
         if attempt is not None and (entry := attempt.release()) is not None:
@@ -304,6 +357,8 @@ class Flight:
             metrics.ttft.observe(ttft_s)
         if self.decide_s is not None:
             metrics.decide.observe(self.decide_s)
+        if self.transfer is not None:
+            self.transfer.count(metrics)
         if self.caller is not None:
             record = self._record(outcome, ttft_s)
             spans.account(self.plane, self, record)
@@ -331,7 +386,7 @@ class Flight:
         endpoint, decision, usage = self.asked or self.endpoint, self.decision, self.usage
         chosen = decision.chosen if decision is not None and self.attempts else None
         decided_by, beside = self._policies()
-        return DecisionRecord(
+        made = DecisionRecord(
             id=self.decision_id,
             tenant_id=tenant.tenant_id,
             started_at=self.started_at,
@@ -368,12 +423,19 @@ class Flight:
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
             spilled=self.spilled,
+            considered=len(self.candidates),
+            best_matched_tokens=max((one.matched_tokens for one in self.candidates), default=0),
+            prefill_tokens_per_s=self.prefill_tokens_per_s,
             trial=_trial(self.trial, beside),
+            transfer=None if self.transfer is None else self.transfer.record(),
             cause=causes.conclude(self.plane, self, now_s=time.monotonic()),
             alarm=self.alarm,
             attempts=tuple(self.attempts),
-            candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]),
         )
+        asked = endpoint is not None and self.started_at < endpoint.entry.explain_until
+        if not self.candidates or not self.plane.telemetry.keeps_candidates(made, asked=asked):
+            return made
+        return msgspec.structs.replace(made, candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]))
 
 
 def _trial(trial: Trial | None, policy: PolicyEntry | None) -> TrialRecord | None:

@@ -16,8 +16,10 @@ from routing.core.types import Candidate
 from routing.dataplane.openai import Call
 
 if TYPE_CHECKING:
+    from routing.core.stream import Usage
     from routing.dataplane.inflight import Attempt, Choice, Flight, Prompt
     from routing.dataplane.state import Plane
+    from routing.dataplane.transfer import Transfer
 
 MIN_KAPPA = 0.01  # below it, what was predicted before kappa is no longer told from the product
 log = logging.getLogger("saltroute.trust")
@@ -43,7 +45,7 @@ class Prediction:
 
 def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, owner: bytes, probe: bool) -> Prediction:
     """Note the prediction at the moment of dispatch, before other answers change what is known."""
-    target, chosen, now_s = (choice.engine.url, 0), choice.decision.chosen, time.monotonic()
+    target, chosen, now_s = (choice.engine.url, 0), choice.taken, time.monotonic()
     by_events = chosen.evidence == "event"
     exact = chosen.residency == "exact" and prompt.exact and chosen.evidence in ("event", "none")
     kappa = min(1.0, plane.trust.kappa(target, owner, namespace, exact=by_events, now_s=now_s))
@@ -87,6 +89,9 @@ def learn(flight: Flight) -> None:
         return
     if flight.outcome != "ok" or flight.probe is not None:  # what audits send is like nobody's prompts
         return
+    if flight.transfer is not None and flight.transfer.result == "ok":
+        _learn_transfer(flight, flight.transfer, call, usage.prompt_tokens)
+        return
     _compare(flight, attempt, call, usage.prompt_tokens, usage.cached_tokens)
     if call.learns:
         flight.plane.endpoint_state(flight.endpoint.entry.id).ratio.observe(len(call.prompt), usage.prompt_tokens)
@@ -113,11 +118,57 @@ def learn(flight: Flight) -> None:
         )
 
 
+def workload_of(call: Call) -> str:
+    """The workload class of a request, by which ages are learned."""
+    messages = call.body.value.get("messages")
+    return age.workload(tuple(one.get("role") for one in messages if isinstance(one, dict)) if isinstance(messages, list) else ())
+
+
+def _from_tier(chosen: Candidate, cached_tokens: int | None) -> float:
+    """Tokens of an answer's hit that came out of a lower tier, where most of it did; else 0."""
+    if chosen.tier is None or not cached_tokens:
+        return 0.0
+    above = max(0.0, chosen.matched_tokens - chosen.lower_tokens)
+    lower = min(chosen.lower_tokens, cached_tokens - above)
+    return lower if 2 * lower > cached_tokens else 0.0
+
+
+def learn_prefill(flight: Flight, attempt: Attempt, usage: Usage, now_s: float) -> None:
+    """Feed back what the answer of a prefill replica showed. The hits are its own: the decode replica reports them again as if they were its."""
+    call, chosen = flight.call, attempt.choice.taken
+    if call is None or usage.prompt_tokens is None:
+        return
+    _compare(flight, attempt, call, usage.prompt_tokens, usage.cached_tokens)
+    if usage.cached_tokens is not None:
+        _judge(flight.plane, attempt, call, prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+    cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
+    uncached = max(1.0, usage.prompt_tokens - cached)
+    attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
+    attempt.engine.calibration.observe_ttft(
+        tokens_ahead=attempt.tokens_ahead,
+        uncached_tokens=uncached,
+        idle=attempt.was_idle,
+        ttft_s=now_s - attempt.started_s,
+        expected_s=chosen.expected_ttft_s,
+        now_s=now_s,
+        decodes=chosen.decodes,
+    )
+
+
+def _learn_transfer(flight: Flight, transfer: Transfer, call: Call, prompt_tokens: int) -> None:
+    """What the second answer of a transfer tells: bytes per token, and the way's speed. Of the decode replica's cache it says nothing."""
+    if call.learns and flight.endpoint is not None:
+        flight.plane.endpoint_state(flight.endpoint.entry.id).ratio.observe(len(call.prompt), prompt_tokens)
+    if transfer.first_byte_s is not None:
+        link = flight.plane.links.take(transfer.prefill.replica.url, transfer.decode_url)
+        link.observe(moved_tokens=transfer.pair.moved_tokens, seconds=transfer.first_byte_s - transfer.pair.admit_s)
+
+
 def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, cached_tokens: int) -> None:
     """Hold the answer against the prediction. Answers of which nothing was predicted for sure are left out: prompts with media, several prompts,
     prompts that do not read the cache, and beliefs that were not settled yet."""
     prediction = attempt.prediction
-    if not prediction.settled or call.sequences != 1 or not (call.learns or call.token_bytes) or not _reads_cache(call.body.value):
+    if not prediction.settled or call.sequences != 1 or not (call.learns or call.token_bytes) or not reads_cache(call.body.value):
         return
     answer = Answer(
         matched_tokens=prediction.matched_tokens,
@@ -136,7 +187,7 @@ def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, ca
     act(plane, moved)
 
 
-def _reads_cache(body: Mapping[str, Any]) -> bool:
+def reads_cache(body: Mapping[str, Any]) -> bool:
     """Whether the engine looks the whole prompt up in its cache. vLLM 0.32 computes prompts whose log-probabilities are asked for."""
     computed = body.get("prompt_logprobs") is not None or (body.get("echo") is True and body.get("logprobs") is not None)
     return not computed and body.get("truncate_prompt_tokens") is None

@@ -28,6 +28,7 @@ from routing.core.calibration import ByteRatio, Calibration
 from routing.core.event_index import EventIndex, Sizes
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
+from routing.core.links import Links
 from routing.core.peering import Outbox
 from routing.core.residency import HistoryIndex
 from routing.core.siblings import NONE_SHARED, Shared, Siblings
@@ -81,6 +82,9 @@ class Engine:
     started_at: float | None = None  # of the engine's process, unix s
     restarts: int = 0
     capacity_tokens: int | None = None
+    kv_used: float | None = None  # share of its KV cache in use, as of the latest scrape
+    promised_tokens: float = 0.0  # prompts and expected answers of this router's requests in flight there
+    promised_scraped: float = 0.0  # as of the latest scrape, which shows them
     scrape: Scrape | None = None
     excess: tuple[float, float] = (0.0, 0.0)  # requests waiting and running as of the latest scrape that nobody known here has sent
     waiting: float | None = None  # requests in its queue, as it last said
@@ -123,6 +127,7 @@ class Engine:
         """
         _, waiting = self.ledger.queued(now_s)
         self.waiting = load.waiting
+        self.kv_used, self.promised_scraped = load.kv_used, self.promised_tokens
         if load.finished is not None:
             self.counts_requests = True
             self.served_others |= load.finished > self.sequences
@@ -135,6 +140,13 @@ class Engine:
         foreign = excess if shared is None else (min(excess[0], self.excess[0]), min(excess[1], self.excess[1]))
         self.excess = excess
         self.scrape = Scrape(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1])
+
+    def free_tokens(self, now_s: float) -> float | None:
+        """Tokens of its KV cache that nobody uses, as of the latest scrape, less what was sent there since; None: it does not say, or
+        has not of late."""
+        if self.kv_used is None or self.capacity_tokens is None or self.scrape is None or now_s - self.scrape.at_s > SCRAPE_TOO_OLD_S:
+            return None
+        return self.capacity_tokens * (1.0 - self.kv_used) - max(0.0, self.promised_tokens - self.promised_scraped)
 
     def kv_share(self, now_s: float) -> float:
         """The share of its KV cache in use, as of a scrape that is not old; 0 where it does not say: what nobody knows keeps nobody away."""
@@ -207,6 +219,7 @@ class Plane:
     siblings: Siblings = field(default_factory=Siblings)  # what they told
     trust: TrustTable = field(default_factory=TrustTable)
     causes: Causes = field(default_factory=Causes)  # what it takes to say why an answer was slow
+    links: Links = field(default_factory=Links)  # ways of KV caches between engines
     endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
     unserved: Unserved = field(default_factory=Unserved)
     names: Lookups = field(default_factory=Lookups)  # look-ups of kept namespaces, over all tenants
@@ -255,6 +268,7 @@ class Plane:
             del self.engines[url]
             self.index.forget(url)
             self.trust.forget_engine(url)
+            self.links.forget(url)
 
     def block_sizes(self, endpoint: EndpointView) -> tuple[int, ...]:
         """The distinct block sizes, in tokens, that the engines of an endpoint have said they use."""

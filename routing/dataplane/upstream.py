@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Literal
 
 import aiohttp
+from aiohttp.connector import Connection
 from yarl import URL
 
 from routing.core import tracecontext
@@ -34,6 +35,17 @@ class UpstreamFailed(Exception):
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause)
         self.cause = cause
+
+
+class _Response(aiohttp.ClientResponse):
+    """Keeps the address that was connected to: a short answer gives its connection back before anybody could ask."""
+
+    peer: str | None = None
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        name = None if connection.transport is None else connection.transport.get_extra_info("peername")
+        self.peer = str(name[0]) if isinstance(name, tuple) and name else None
+        return await super().start(connection)
 
 
 @dataclass(slots=True)
@@ -59,6 +71,7 @@ def make_session(config: Config, *, pooled: bool, resolver: aiohttp.abc.Abstract
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         requote_redirect_url=False,
         trace_configs=[trace] if pooled else [],
+        response_class=_Response,
     )
 
 
@@ -106,6 +119,25 @@ async def send(session: aiohttp.ClientSession, replica: ReplicaView, path: str, 
     return Upstream(response)
 
 
+async def deliver(
+    session: aiohttp.ClientSession, fresh_session: aiohttp.ClientSession, replica: ReplicaView, path: str, *, body: bytes, headers: Mapping[str, str]
+) -> Upstream:
+    """As :func:`send`; where a reused connection ended before a byte of the answer, once more on a new one.
+
+    Raises:
+        UpstreamFailed: as :func:`send`, never ``stale_connection``.
+    """
+    try:
+        return await send(session, replica, path, body=body, headers=headers)
+    except UpstreamFailed as failed:
+        if failed.cause != "stale_connection":
+            raise
+    try:
+        return await send(fresh_session, replica, path, body=body, headers=headers)
+    except UpstreamFailed as failed:
+        raise UpstreamFailed("broken" if failed.cause == "stale_connection" else failed.cause) from None
+
+
 @dataclass(slots=True)
 class Upstream:
     """An answer that has begun."""
@@ -117,6 +149,11 @@ class Upstream:
     @property
     def status(self) -> int:
         return self.response.status
+
+    @property
+    def peer(self) -> str | None:
+        """The address that was connected to; it passed the guard."""
+        return self.response.peer if isinstance(self.response, _Response) else None
 
     @property
     def is_stream(self) -> bool:

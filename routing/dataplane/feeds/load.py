@@ -109,6 +109,7 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
             engine.breaker.came_back(time.monotonic())
             plane.index.forget(engine.url)
             plane.trust.forget_engine(engine.url)
+            plane.links.forget(engine.url)
             log.info("an engine was restarted; its residency is forgotten")
         engine.started_at = load.started_at
         plane.on_start(engine)
