@@ -6,16 +6,16 @@ import hashlib
 import uuid
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Protocol
 
-import msgspec
 from django.test import Client
 from django.utils import timezone
 
 from namespaces.audit import evidence
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord
-from routing.models import AuditRun, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
+from routing.models import AuditRun, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
+from routing.services import records as ingest
 from tenants.core.api_key import Kind
 from tenants.models import ApiKey, Membership, Scope, Tenant, User
 from tenants.scoping import tenant_scope
@@ -234,22 +234,9 @@ def audit_run(made: Made, **fields: Any) -> AuditRun:
 
 
 def store(as_owner: AsOwner, made: Made, *records: DecisionRecord) -> None:
-    """Store records as ingest does. The console's own role may only read them, so this acts as the schema's owner."""
+    """Store records as ingest does, with what they add up to. The console's own role may only read them, so this acts as the schema's owner."""
     with tenant_scope(made.tenant_id), as_owner():
-        DecisionRow.objects.bulk_create(_row(one) for one in records)
-
-
-def _row(one: DecisionRecord) -> DecisionRow:
-    columns = ("endpoint_id", "key_id", "scope_id", "outcome", "status", "prompt_tokens", "cached_tokens", "completion_tokens", "matched_tokens")
-    figures = ("expected_ttft_s", "ttft_s", "e2e_s")
-    return DecisionRow(
-        id=one.id,
-        tenant_id=one.tenant_id,
-        started_at=datetime.fromtimestamp(one.started_at, tz=timezone.get_default_timezone()),
-        replica_id=one.replica_id or "",
-        record=msgspec.to_builtins(one),
-        **{name: getattr(one, name) for name in (*columns, *figures)},
-    )
+        assert ingest.store(records).stored == len(records)
 
 
 def ago(**span: float) -> float:
