@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -61,6 +61,8 @@ class Calibration:
     log_errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # log(TTFT / expected)
     tiers: dict[str, deque[float]] = field(default_factory=dict)  # samples of tokens/s, by tier
     samples: int = 0
+    fixed_s: float = DEFAULT_FIXED_S  # of a first token that neither prompt length nor network explains
+    network_s: float = 0.0
 
     def observe_ttft(
         self,
@@ -85,7 +87,7 @@ class Calibration:
             self._observe_tier(tier, tier_tokens, net_s, tokens, decodes)
             return
         if idle and uncached_tokens < SMALL_TOKENS:
-            self.fixed.append(net_s)
+            self.observe_fixed(net_s)
         if tokens < MIN_TOKENS:
             return
         self.stretches.append((tokens, net_s, decodes))
@@ -135,23 +137,17 @@ class Calibration:
             self.kappa += (ratio - self.kappa) / 32
 
     def observe_network(self, seconds: float) -> None:
-        """How long the engine took to answer a question that costs it nothing."""
+        """How long the engine took to answer a question that costs it nothing. Only a low percentile counts, and only once there are ``ENOUGH``: what
+        is over it was somebody's load, and routers that each took a first odd one for the truth would place cold prefixes apart."""
         self.round_trips.append(min(MOST_NETWORK_S, max(0.0, seconds)))
+        if len(self.round_trips) >= ENOUGH:
+            self.network_s = _tenth_percentile(self.round_trips)
 
-    @property
-    def network_s(self) -> float:
-        """The 10th percentile of the last round trips: what is over it was somebody's load, not the way. 0 before ``ENOUGH`` of them: routers that
-        each take a first odd one for the truth would place cold prefixes apart."""
-        if len(self.round_trips) < ENOUGH:
-            return 0.0
-        return sorted(self.round_trips)[len(self.round_trips) // 10]
-
-    @property
-    def fixed_s(self) -> float:
-        """Seconds of a first token that neither prompt length nor network explains."""
-        if len(self.fixed) < ENOUGH:
-            return DEFAULT_FIXED_S
-        return sorted(self.fixed)[len(self.fixed) // 10]
+    def observe_fixed(self, seconds: float, times: int = 1) -> None:
+        """A first token without anything to compute took ``seconds``, network left out."""
+        self.fixed.extend([seconds] * times)
+        if len(self.fixed) >= ENOUGH:
+            self.fixed_s = _tenth_percentile(self.fixed)
 
     @property
     def sigma(self) -> float | None:
@@ -181,6 +177,10 @@ class Calibration:
         if silent_s > 0:
             rate = middle + (rate - middle) * 0.5 ** (silent_s / HALF_LIFE_S)
         return rate
+
+
+def _tenth_percentile(values: Collection[float]) -> float:
+    return sorted(values)[len(values) // 10]
 
 
 def interference(stretches: Sequence[tuple[float, float, float]], *, rate: float, fixed_s: float) -> float:

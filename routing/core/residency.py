@@ -146,6 +146,7 @@ class HistoryIndex:
         self._capacity_blocks = capacity_blocks
         self._replicas: dict[str, _Replica] = {}
         self._dispatches = 0
+        self._last_keyed: tuple[Sequence[bytes] | None, bytes, Sequence[bytes]] = (None, b"", ())
         self.hits = 0
         self.misses = 0
 
@@ -168,27 +169,33 @@ class HistoryIndex:
         """
         held = self._replicas.get(replica)
         entries = _NONE if held is None else held.held(owner)
-
-        def unknown(position: int) -> bool:
-            entry = entries.get(namespace + digests[position])
-            return entry is None or (not entry.pending and entry.age_s(now_s) > max_age_s)
-
-        blocks = _first(range(len(digests)), unknown)
+        keys = self._keyed(namespace, digests)
+        blocks = _held_blocks(entries, keys)
+        if max_age_s < math.inf:
+            blocks = _first(range(blocks), lambda place: not (entry := entries[keys[place]]).pending and entry.age_s(now_s) > max_age_s)
         if blocks == 0:
             self.misses += 1
             return NO_MATCH
         self.hits += 1
-        leaf = entries[namespace + digests[blocks - 1]]
+        leaf = entries[keys[blocks - 1]]
         expected_blocks, start = 0.0, 0
         for _ in range(MAX_STRETCHES):
-            first = entries[namespace + digests[start]]
-            end = _end_of_stretch(entries, namespace, digests, range(start, blocks))
+            first = entries[keys[start]]
+            end = _end_of_stretch(entries, keys, start, blocks, leaf)
             expected_blocks += (end - start) * first.probability(now_s, tau_s)
             start = end
             if start == blocks:
                 break
         expected_blocks += (blocks - start) * leaf.probability(now_s, tau_s)  # beyond the bound: no less than the weakest
         return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
+
+    def _keyed(self, namespace: bytes, digests: Sequence[bytes]) -> Sequence[bytes]:
+        """The keys of a prompt's blocks. All replicas are asked about one prompt in turn, so the last answer is kept."""
+        of, under, keys = self._last_keyed
+        if of is not digests or under != namespace:
+            keys = [namespace + digest for digest in digests]
+            self._last_keyed = (digests if isinstance(digests, tuple) else None, namespace, keys)
+        return keys
 
     def settled(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
         """How many leading blocks some answer showed resident at ``replica``, however long ago: what no dispatch in flight is needed for."""
@@ -342,10 +349,33 @@ class HistoryIndex:
         return {name: (replica.size, replica.evicted) for name, replica in self._replicas.items()}
 
 
-def _end_of_stretch(entries: Mapping[bytes, _Entry], namespace: bytes, digests: Sequence[bytes], positions: range) -> int:
-    """Where, among ``positions`` in a held chain, the evidence begins to differ from that of the first."""
-    first = entries[namespace + digests[positions.start]]
-    return _first(positions, lambda position: not entries[namespace + digests[position]].like(first))
+def _held_blocks(entries: Mapping[bytes, _Entry], keys: Sequence[bytes]) -> int:
+    """How many of the leading keys are held, by bisection."""
+    low, high = 0, len(keys)
+    if not high or keys[0] not in entries:
+        return 0
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] in entries:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _end_of_stretch(entries: Mapping[bytes, _Entry], keys: Sequence[bytes], start: int, end: int, leaf: _Entry) -> int:
+    """Where, in the held chain from ``start`` to ``end``, the evidence begins to differ from that of the first; ``leaf`` is the last."""
+    first = entries[keys[start]]
+    if first.like(leaf):
+        return end
+    low, high = start + 1, end
+    while low < high:
+        middle = (low + high) // 2
+        if entries[keys[middle]].like(first):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _first(positions: range, holds: Callable[[int], bool]) -> int:

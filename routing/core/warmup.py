@@ -163,7 +163,7 @@ def adopt_rate(calibration: Calibration, known: Known, now_s: float) -> None:
         calibration.own_rate = calibration.ceiling = known.rate
         calibration.rate_at_s = now_s - SILENCE_S
     if not calibration.fixed and known.fixed_s is not None and 0 <= known.fixed_s < 60:
-        calibration.fixed.extend([known.fixed_s] * ENOUGH)
+        calibration.observe_fixed(known.fixed_s, ENOUGH)
 
 
 def adopt_ratio(ratio: ByteRatio, told: Ratio) -> None:
