@@ -40,6 +40,7 @@ class Noted:
     behind_s: float  # of others' work beyond the expected wait, were every request of others there still at its prompt
     busy: bool
     url: str
+    answers_url: str  # of the replica that answers, where another one computes the prompt
     restarts: int
     block_tokens: int
 
@@ -66,7 +67,7 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
     """Note what is about to be forgotten: this answer will change what is learned."""
     now_s = time.monotonic()
     pool_rate = plane.pool_rate(flight.endpoint) if flight.endpoint is not None else None
-    engine = choice.engine
+    engine = choice.computes.engine
     rate = engine.calibration.rate(pool_rate, now_s)
     _, foreign_running = engine.foreign(now_s)
     others = foreign_running + plane.siblings.load(engine.url, now_s).in_flight
@@ -75,10 +76,11 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
         rate=rate,
         pool_rate=pool_rate or rate,
         fixed_s=engine.calibration.fixed_s,
-        token_s=plane.causes.token_s.get(engine.url),
+        token_s=plane.causes.token_s.get(choice.engine.url),
         behind_s=others * engine.mean_uncached_tokens / rate,
         busy=engine.in_flight > 0 or others > _SOMEBODY,
         url=engine.url,
+        answers_url=choice.engine.url,
         restarts=engine.restarts,
         block_tokens=engine.facts.block_tokens or DEFAULT_BLOCK_TOKENS,
     )
@@ -125,7 +127,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     slo_s = flight.endpoint.slo.ttft_s if flight.endpoint is not None and flight.endpoint.slo is not None else None
     late = slo_s is not None and times.first_token_s is not None and _until_first_token_s(times) > slo_s
     if times.first_token_s is not None and usage.completion_tokens and flight.outcome == "ok":
-        plane.causes.observe_pace(noted.url, times.serving_s - times.first_token_s, usage.completion_tokens)
+        plane.causes.observe_pace(noted.answers_url, times.serving_s - times.first_token_s, usage.completion_tokens)
     diverged = compared is not None and not compared.extends
     eligible = [one for one in decision.candidates if one.refusal is None]
     blind_id = cause.blind([(one.in_flight, one.replica_id) for one in eligible])
@@ -155,6 +157,7 @@ def _times(flight: Flight, now_s: float) -> Times:
         router_s=flight.decide_s,
         queue_s=queue_s,
         retry_s=dispatched_s - flight.started_s - before_s,
+        transfer_s=(flight.transfer.first_byte_s or 0.0) if flight.transfer is not None and flight.transfer.result == "ok" else 0.0,
         serving_s=now_s - dispatched_s,
         first_token_s=flight.first_byte_s - dispatched_s if streams and flight.first_byte_s is not None else None,
     )

@@ -42,11 +42,11 @@ def last(rig: Rig) -> DecisionRecord:
 
 
 def counted(rig: Rig, result: str) -> float:
-    return rig.router.plane.metrics.transfers.labels(result=result)._value.get()
+    return float(rig.router.plane.metrics.transfers.labels(result=result)._value.get())
 
 
 def orphans(rig: Rig) -> float:
-    return rig.router.plane.metrics.transfer_orphans._value.get()
+    return float(rig.router.plane.metrics.transfer_orphans._value.get())
 
 
 def assert_free(rig: Rig) -> None:
@@ -84,6 +84,8 @@ async def test_the_prompt_is_computed_on_one_and_answered_by_the_other(pair: Rig
     assert record.expected_ttft_s is not None
     assert record.expected_ttft_s < 0.9 * record.transfer.expected_local_ttft_s
     assert sum(record.candidates[0].terms.values()) == pytest.approx(record.expected_ttft_s)
+    assert record.cause is not None
+    assert ("transfer" in record.cause.parts_us) is stream  # an answer that comes whole does not tell its first byte
     assert (counted(pair, "ok"), orphans(pair)) == (1, 0)
     assert_free(pair)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from routing.core.record import CandidateRecord, DecisionRecord, TrialRecord
+from routing.core.record import CandidateRecord, DecisionRecord, TransferRecord, TrialRecord
 from routing.services.disclosure import disclose
 
 OWN, FOREIGN = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
@@ -50,3 +50,16 @@ def test_a_trials_other_choice_names_no_foreign_replica_and_tells_no_load() -> N
     foreign, own = told
     assert foreign == {"policy": "ettft", "policy_version": 1, "placed": False, "expected_cached_tokens": 64.0, "replica": "replica 1"}
     assert (own["replica"], own["expected_ttft_s"]) == (OWN[:4], 1.25)
+
+
+def test_a_transfers_other_replica_is_named_only_where_it_is_the_tenants() -> None:
+    """How long things took is the tenant's own; what they were expected to take tells of others' work."""
+    said = {"result": "ok", "moved_tokens": 900.0, "prefill_s": 0.5, "first_byte_s": 0.25, "cached_tokens": 64}
+    expected = {"expected_prefill_s": 1.0, "expected_transfer_s": 0.2, "expected_local_ttft_s": 3.0}
+    told = []
+    for replica_id in (FOREIGN, OWN):
+        transfer = TransferRecord(replica_id=replica_id, replica_name="gpu-7", **said, **expected)  # type: ignore[arg-type]  # each is of its field's type
+        told.append(disclose(msgspec.structs.replace(record("none"), transfer=transfer), own_replica_ids={OWN}).record["transfer"])
+    foreign, own = told
+    assert foreign == {**said, "replica": "replica 1"}
+    assert own == {**said, **expected, "replica": OWN[:4]}
