@@ -32,7 +32,6 @@ class RoutingPolicy:
     weights: tuple[tuple[str, float], ...] = tuple((name, 1.0) for name in SCORERS)
     price_of_recomputation: float = 2.0  # lambda: what a recomputed token costs everybody else
     price_auto: bool = False  # lambda from the pool's mean wait instead
-    price_auto: bool = False  # lambda from the pool's mean wait instead
     pressure: float = 1.0  # mu
     load_factor: float = 1.25  # bounded_hash, session: in-flight over the mean before the ring walks on
     prefix_tokens: int = 1024  # bounded_hash, longest_prefix: how much of the prompt is the key
@@ -165,8 +164,6 @@ def compile_routing(spec: object) -> RoutingPolicy:
             raise PolicyError(str(field), f"is not a field of {name}; its fields: {known}")
         if field == "weights":
             values[field] = _weights(spec[field])
-        elif field == "price_of_recomputation" and spec[field] == "auto":
-            values["price_auto"] = True
         elif field == "price_of_recomputation" and spec[field] == "auto":
             values["price_auto"] = True
         elif field in _NUMBERS:

@@ -53,10 +53,6 @@ def _weighs_seconds(ask: Ask, policy: RoutingPolicy) -> bool:
     return policy.policy in ("ettft", "weighted") or (policy.policy == "session" and ask.session_key is None)
 
 
-def _weighs_seconds(ask: Ask, policy: RoutingPolicy) -> bool:
-    return policy.policy in ("ettft", "weighted") or (policy.policy == "session" and ask.session_key is None)
-
-
 def weighed(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
     """A replica as the record shows it. ``terms`` are its score's, in seconds."""
     return Candidate(
@@ -75,10 +71,6 @@ def weighed(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
         evidence_age_s=replica.evidence_age_s,
         residency=replica.residency,
         terms=terms,
-        foreign_tokens=replica.foreign_tokens,
-        decodes=replica.active_decodes,
-        lower_tokens=replica.lower_tokens,
-        tier=replica.tier,
         foreign_tokens=replica.foreign_tokens,
         decodes=replica.active_decodes,
         lower_tokens=replica.lower_tokens,

@@ -12,7 +12,6 @@ from uuid import UUID
 from namespaces.core.salts import Namespace
 from routing.core import filters, pairs, prefix, scheduler, transfer
 from routing.core.candidates import ramp
-from routing.core.candidates import ramp
 from routing.core.types import Ask, Decision, NoReplica, Replica
 from routing.dataplane import errors, evidence, learn
 from routing.dataplane.inflight import Choice, Flight, Prompt

@@ -133,21 +133,6 @@ def _from_tier(chosen: Candidate, cached_tokens: int | None) -> float:
     return lower if 2 * lower > cached_tokens else 0.0
 
 
-def workload_of(call: Call) -> str:
-    """The workload class of a request, by which ages are learned."""
-    messages = call.body.value.get("messages")
-    return age.workload(tuple(one.get("role") for one in messages if isinstance(one, dict)) if isinstance(messages, list) else ())
-
-
-def _from_tier(chosen: Candidate, cached_tokens: int | None) -> float:
-    """Tokens of an answer's hit that came out of a lower tier, where most of it did; else 0."""
-    if chosen.tier is None or not cached_tokens:
-        return 0.0
-    above = max(0.0, chosen.matched_tokens - chosen.lower_tokens)
-    lower = min(chosen.lower_tokens, cached_tokens - above)
-    return lower if 2 * lower > cached_tokens else 0.0
-
-
 def learn_prefill(flight: Flight, attempt: Attempt, usage: Usage, now_s: float) -> None:
     """Feed back what the answer of a prefill replica showed. The hits are its own: the decode replica reports them again as if they were its."""
     call, chosen = flight.call, attempt.choice.taken
