@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpResponseBase
 from django.urls import URLPattern, URLResolver, re_path
 
-from console.views import audit, decisions, endpoints, isolation, keys, overview, pools, reconciliation, sign_in
+from console.views import audit, decisions, endpoints, isolation, keys, overview, policies, pools, reconciliation, sign_in, trials
 
 app_name = "console"
 _SLUG = r"^t/(?P<slug>[a-z0-9-]{1,63})"
@@ -30,6 +30,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant("/endpoints", endpoints.Endpoints.as_view(), "endpoints"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})", endpoints.EndpointPage.as_view(), "endpoint"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/rotate-epoch", isolation.RotateEpoch.as_view(), "endpoint_rotate"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/trial", trials.TryPolicy.as_view(), "endpoint_try"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/promote", trials.Promote.as_view(), "endpoint_promote"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/rollback", trials.RollBack.as_view(), "endpoint_rollback"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/dry-run", trials.DryRun.as_view(), "endpoint_dry_run"),
+    _tenant("/policies", policies.Policies.as_view(), "policies"),
+    _tenant("/policies/new/(?P<kind>routing|slo)", policies.NewPolicy.as_view(), "policy_new"),
+    _tenant("/policies/check/(?P<kind>routing|slo)", policies.CheckPolicy.as_view(), "policy_check"),
+    _tenant(rf"/policies/(?P<policy_id>{_ID})", policies.PolicyPage.as_view(), "policy"),
+    _tenant(rf"/policies/(?P<policy_id>{_ID})/edit", policies.EditPolicy.as_view(), "policy_edit"),
     _tenant("/isolation", isolation.Isolation.as_view(), "isolation"),
     _tenant(rf"/isolation/audits/(?P<run_id>{_ID})", isolation.AuditRunPage.as_view(), "audit_run"),
     _tenant(rf"/isolation/audits/(?P<run_id>{_ID})/report", isolation.AuditReport.as_view(), "audit_report"),

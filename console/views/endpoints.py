@@ -11,6 +11,7 @@ from django.utils import timezone
 from console.access import TenantPage
 from console.reads import endpoints, pools, traffic
 from routing import queries
+from routing.services import trials
 from tenants.models import Tenant
 
 
@@ -34,11 +35,13 @@ class EndpointPage(TenantPage):
         endpoint = queries.endpoint(self.tenant_id, str(endpoint_id))
         epoch = Tenant.objects.values_list("epoch", flat=True).get(id=self.tenant_id)
         found = traffic.overview(self.tenant_id, span=traffic.range_named("24h"), now=timezone.now())
+        whole = trials.may_read_load(self.tenant_id, endpoint, platform=self.caller.seat.platform)
         context = {
             "endpoint": endpoint,
             "pool_name": pools.names(self.tenant_id).get(endpoint.grant_id, ""),
             "identity": endpoints.identity(endpoint, tenant_slug=self.caller.seat.slug, tenant_epoch=epoch),
             "traffic": found.by_endpoint.get(endpoint.id),
+            "trial": trials.report(tenant_id=self.tenant_id, endpoint=endpoint, whole=whole, now=timezone.now()),
             "router_url": settings.ROUTER_PUBLIC_URL,
         }
         return self.page("console/endpoint.html", context)

@@ -89,6 +89,8 @@ def _by_seconds(
 ) -> tuple[Ranks, dict[str, dict[str, float]]] | None:
     """Ranks as ``ettft`` and ``weighted`` have them, near-ties included, and the terms they come from."""
     terms: dict[str, dict[str, float]] = {}
+    if old.price_auto != new.price_auto and factors(new).get("external_price"):
+        return None  # the price of the moment is in no record
     for candidate in eligible:
         found = _terms(record, candidate, factors(old), factors(new))
         if found is None:
@@ -122,10 +124,10 @@ def _terms(record: DecisionRecord, candidate: CandidateRecord, old: Mapping[str,
 
 
 def factors(policy: RoutingPolicy) -> dict[str, float]:
-    """What a policy multiplies each scorer's seconds by, its own coefficients included."""
+    """What a policy multiplies each scorer's seconds by, its own coefficients included. A price that the pool's wait sets is taken as a scorer's."""
     if policy.policy not in ("ettft", "weighted", "session"):
         return {}
-    own = {"external_price": policy.price_of_recomputation, "pressure": policy.pressure}
+    own = {"external_price": 1.0 if policy.price_auto else policy.price_of_recomputation, "pressure": policy.pressure}
     return {name: weight * own.get(name, 1.0) for name, weight in policy.weights}
 
 

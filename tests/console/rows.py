@@ -40,6 +40,7 @@ class Made:
     replica_ids: tuple[uuid.UUID, ...]
     endpoint_id: uuid.UUID
     key_id: uuid.UUID
+    policy_id: uuid.UUID  # the endpoint's routing policy
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def tenant(slug: str, *, endpoint: str = "llama-chat", model: str = "m-7b", repl
             scope=root,
             created_by="owner@example.com",
         )
-    return Made(tenant_id, slug, root.id, pool.id, tuple(row.id for row in rows), made.id, stored.id)
+    return Made(tenant_id, slug, root.id, pool.id, tuple(row.id for row in rows), made.id, stored.id, policy.id)
 
 
 def candidate(replica_id: uuid.UUID, name: str, **fields: Any) -> CandidateRecord:

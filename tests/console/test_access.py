@@ -28,6 +28,15 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "endpoints": lambda made, decision: "/endpoints",
     "endpoint": lambda made, decision: f"/endpoints/{made.endpoint_id}",
     "endpoint_rotate": lambda made, decision: f"/endpoints/{made.endpoint_id}/rotate-epoch",
+    "endpoint_try": lambda made, decision: f"/endpoints/{made.endpoint_id}/trial",
+    "endpoint_promote": lambda made, decision: f"/endpoints/{made.endpoint_id}/promote",
+    "endpoint_rollback": lambda made, decision: f"/endpoints/{made.endpoint_id}/rollback",
+    "endpoint_dry_run": lambda made, decision: f"/endpoints/{made.endpoint_id}/dry-run",
+    "policies": lambda made, decision: "/policies",
+    "policy_new": lambda made, decision: "/policies/new/routing",
+    "policy_check": lambda made, decision: "/policies/check/slo",
+    "policy": lambda made, decision: f"/policies/{made.policy_id}",
+    "policy_edit": lambda made, decision: f"/policies/{made.policy_id}/edit",
     "isolation": lambda made, decision: "/isolation",
     "audit_run": lambda made, decision: f"/isolation/audits/{decision}",
     "audit_report": lambda made, decision: f"/isolation/audits/{decision}/report",
@@ -39,7 +48,8 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "decision": lambda made, decision: f"/decisions/{decision}",
     "audit": lambda made, decision: "/audit",
 }
-FOR_MORE_THAN_VIEWERS = {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
+OPERATED = {"endpoint_try", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
+FOR_MORE_THAN_VIEWERS = OPERATED | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
 
 
 def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:
@@ -87,6 +97,12 @@ def test_a_stranger_cannot_tell_it_from_what_does_not_exist(town: Town, as_owner
     [
         "endpoints/{endpoint_id}",
         "endpoints/{endpoint_id}/rotate-epoch",
+        "endpoints/{endpoint_id}/trial",
+        "endpoints/{endpoint_id}/promote",
+        "endpoints/{endpoint_id}/rollback",
+        "endpoints/{endpoint_id}/dry-run",
+        "policies/{policy_id}",
+        "policies/{policy_id}/edit",
         "keys/{key_id}/revoke",
         "replicas/{replica_id}/drain",
         "decisions/{decision_id}",
@@ -100,6 +116,7 @@ def test_another_tenants_object_under_ones_own_tenant_is_absent(town: Town, as_o
     rows.audit_run(town.acorn, id=decision.id)
     made = town.acorn
     ids = {"endpoint_id": made.endpoint_id, "key_id": made.key_id, "replica_id": made.replica_ids[0], "decision_id": decision.id}
+    ids["policy_id"] = made.policy_id
     absent = dict.fromkeys(ids, uuid.uuid4())
     assert _answer(town.stranger.get(f"/t/birch/{path.format(**ids)}")) == _answer(town.stranger.get(f"/t/birch/{path.format(**absent)}"))
     assert town.stranger.get(f"/t/birch/{path.format(**ids)}").status_code == 404
@@ -112,12 +129,18 @@ def test_another_tenants_object_under_ones_own_tenant_is_absent(town: Town, as_o
         "/keys/{key_id}/revoke",
         "/replicas/{replica_id}/drain",
         "/endpoints/{endpoint_id}/rotate-epoch",
+        "/endpoints/{endpoint_id}/trial",
+        "/endpoints/{endpoint_id}/promote",
+        "/endpoints/{endpoint_id}/rollback",
+        "/policies/new/slo",
+        "/policies/{policy_id}/edit",
         "/isolation",
         "/reconciliation",
     ],
 )
 def test_a_viewer_changes_nothing_and_the_attempt_is_noted(town: Town, path: str) -> None:
-    url = "/t/acorn" + path.format(key_id=town.acorn.key_id, replica_id=town.acorn.replica_ids[0], endpoint_id=town.acorn.endpoint_id)
+    made = town.acorn
+    url = "/t/acorn" + path.format(key_id=made.key_id, replica_id=made.replica_ids[0], endpoint_id=made.endpoint_id, policy_id=made.policy_id)
     response = town.viewer.post(url, {"name": "sneaky", "scope": "", "reason": "sneaky", "endpoint": str(town.acorn.endpoint_id)})
     assert response.status_code == 403
     assert "Your role in this tenant does not allow this" in response.content.decode()

@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from routing.core.policy import SCORERS
 from routing.core.record import CandidateRecord, DecisionRecord, TrialRecord
 from routing.models import DecisionRow, Endpoint, Pool, Replica
 from routing.services import trials
@@ -287,6 +288,7 @@ def test_on_a_platforms_pool_expected_times_are_rounded_means(acorn: House, plat
 
 # ---- dry runs ----------------------------------------------------------------------------------------------------------------------------------
 
+NO_TERMS = dict.fromkeys(SCORERS, 0.0)
 KEPT = (
     CandidateRecord(
         replica_id=REPLICAS[0],
@@ -296,7 +298,7 @@ KEPT = (
         uncached_tokens=100.0,
         in_flight=3,
         score_s=0.8,
-        terms={"wait": 0.5, "prefill": 0.1, "external_price": 0.2, "pressure": 0.0, "slo_guard": 0.0},
+        terms={**NO_TERMS, "wait": 0.5, "prefill": 0.1, "external_price": 0.2},
     ),
     CandidateRecord(
         replica_id=REPLICAS[1],
@@ -304,7 +306,7 @@ KEPT = (
         expected_ttft_s=1.0,
         uncached_tokens=1000.0,
         score_s=3.0,
-        terms={"wait": 0.0, "prefill": 1.0, "external_price": 2.0, "pressure": 0.0, "slo_guard": 0.0},
+        terms={**NO_TERMS, "prefill": 1.0, "external_price": 2.0},
     ),
 )
 

@@ -1,0 +1,104 @@
+"""A trial on an endpoint's page: begun, read, promoted and rolled back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routing.core.record import TrialRecord
+from routing.models import Endpoint, Policy, PolicyVersion
+from tenants.models import AuditEntry
+from tenants.scoping import tenant_scope
+from tests.console import rows
+from tests.console.rows import AsOwner, Town
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def candidate(town: Town) -> PolicyVersion:
+    """Another policy, which nobody uses."""
+    tenant_id = town.acorn.tenant_id
+    with tenant_scope(tenant_id):
+        policy = Policy.objects.create(tenant_id=tenant_id, kind="routing", name="turns")
+        return PolicyVersion.objects.create(tenant_id=tenant_id, policy=policy, version=4, spec={"policy": "round_robin"})
+
+
+def page(town: Town) -> str:
+    return str(town.owner.get(f"/t/acorn/endpoints/{town.acorn.endpoint_id}").content.decode())
+
+
+def post(town: Town, verb: str, **body: Any) -> Any:
+    return town.owner.post(f"/t/acorn/endpoints/{town.acorn.endpoint_id}/{verb}", body)
+
+
+def endpoint(town: Town) -> Endpoint:
+    with tenant_scope(town.acorn.tenant_id):
+        return Endpoint.objects.select_related("routing_policy__policy", "candidate_policy").get(id=town.acorn.endpoint_id)
+
+
+def test_from_the_shadow_to_all_prompts_and_back(town: Town, candidate: PolicyVersion) -> None:
+    assert "None runs." in page(town)
+    assert post(town, "trial", policy=str(candidate.id), percent="0").status_code == 302
+    assert "in the shadow" in page(town)
+    post(town, "trial", policy=str(candidate.id), percent="12.5")
+    assert "placing 12.5 % of the prompts" in page(town)
+    asked = town.owner.get(f"/t/acorn/endpoints/{town.acorn.endpoint_id}/promote", headers={"HX-Request": "true"}).content.decode()
+    assert "Promote turns v4?" in asked
+    assert "It has placed no request yet" in asked
+    assert post(town, "promote", version="4", reason="faster").status_code == 302
+    assert (endpoint(town).routing_policy.policy.name, endpoint(town).candidate_policy) == ("turns", None)
+    assert "A roll-back returns to default v1." in page(town)
+    assert "back to <strong>default v1</strong>" in town.owner.get(f"/t/acorn/endpoints/{town.acorn.endpoint_id}/rollback").content.decode()
+    for _ in range(2):
+        assert post(town, "rollback", reason="").status_code == 302
+    assert endpoint(town).routing_policy.policy.name == "default"
+    with tenant_scope(town.acorn.tenant_id):
+        told = list(AuditEntry.objects.order_by("created_at").values_list("action", flat=True))
+    assert told == ["endpoint.trial", "endpoint.trial", "endpoint.promote", "endpoint.rollback"]
+
+
+def test_what_is_promoted_is_what_was_read(town: Town, candidate: PolicyVersion) -> None:
+    assert post(town, "promote", version="4").status_code == 409
+    post(town, "trial", policy=str(candidate.id), percent="0")
+    for version in ("3", "", "x"):
+        assert post(town, "promote", version=version).status_code == 409
+    assert endpoint(town).routing_policy.policy.name == "default"
+
+
+@pytest.mark.parametrize("percent", ["101", "-1", "nan", "inf", "half", ""])
+def test_a_share_that_is_none_is_refused_in_the_form(town: Town, candidate: PolicyVersion, percent: str) -> None:
+    answer = post(town, "trial", policy=str(candidate.id), percent=percent)
+    assert (answer.status_code, "Give " in answer.content.decode()) == (400, True)
+    assert endpoint(town).candidate_policy is None
+
+
+def test_another_tenants_version_cannot_be_tried(town: Town, candidate: PolicyVersion) -> None:
+    """It is answered as one that is not there."""
+    url = f"/t/birch/endpoints/{town.birch.endpoint_id}/trial"
+    foreign = town.stranger.post(url, {"policy": str(candidate.id), "percent": "0"})
+    absent = town.stranger.post(url, {"policy": str(town.acorn.key_id), "percent": "0"})
+    assert (foreign.status_code, absent.status_code) == (400, 400)
+    assert "Choose a policy." in foreign.content.decode()
+    assert "turns" not in foreign.content.decode()
+
+
+def test_the_report_is_on_the_page(town: Town, candidate: PolicyVersion, as_owner: AsOwner) -> None:
+    post(town, "trial", policy=str(candidate.id), percent="50")
+    said = {"policy": "round_robin", "policy_version": 4, "placed": False, "replica_id": "b", "replica_name": "b"}
+    trial = TrialRecord(**said, expected_ttft_s=0.31, expected_cached_tokens=0.0)
+    rows.store(as_owner, town.acorn, *(rows.record(town.acorn, trial=trial) for _ in range(30)))
+    shown = page(town)
+    assert "30 decisions since" in shown
+    assert "-980" in shown  # expected tokens saved a request
+    assert "95 % intervals" in shown
+
+
+def test_a_dry_run_reads_and_stores_nothing(town: Town, as_owner: AsOwner, candidate: PolicyVersion) -> None:
+    rows.store(as_owner, town.acorn, rows.record(town.acorn))
+    url = f"/t/acorn/endpoints/{town.acorn.endpoint_id}/dry-run"
+    shown = town.viewer.get(f"{url}?policy={candidate.id}").content.decode()
+    assert "turns v4 against the past" in shown
+    assert "it went here" in shown
+    assert town.viewer.get(f"{url}?policy=nobody").status_code == 200
