@@ -78,7 +78,7 @@ class Known:
     former: int = 0
 
 
-def missed(known: Known, *, cached_tokens: int, warm_tokens: int, rounding_tokens: int = 0) -> dict[Miss, int]:
+def missed(known: Known, *, cached_tokens: int, warm_tokens: int, rounding_tokens: int = 0) -> dict[str, int]:
     """Tokens between what the engine had cached and what a warm one would have, by why they were missing. The counts add up to the difference.
 
     A stretch of at most ``rounding_tokens`` proves nothing, since blocks of engine and router end in different places: it goes with what follows.
@@ -91,7 +91,7 @@ def missed(known: Known, *, cached_tokens: int, warm_tokens: int, rounding_token
         (known.former, "namespace_changed"),
         (warm_tokens, "never_seen"),
     )
-    found: dict[Miss, int] = {}
+    found: dict[str, int] = {}
     place = cached_tokens
     for claimed, miss in claims:
         end = min(claimed, warm_tokens)
@@ -130,7 +130,7 @@ class Work:
     token_s: float | None = None  # the replica's usual time per generated token; None: not known
 
 
-def split(times: Times, work: Work, misses: Mapping[Miss, int]) -> dict[Part, int]:
+def split(times: Times, work: Work, misses: Mapping[str, int]) -> dict[str, int]:
     """The request's time by part, in microseconds, parts of zero left out. All parts are >= 0 and add up to the total exactly."""
     purse = _Purse(_us(times.total_s))
     purse.take("router", _us(times.router_s))
@@ -149,13 +149,13 @@ def split(times: Times, work: Work, misses: Mapping[Miss, int]) -> dict[Part, in
     return purse.parts
 
 
-def _estimate(purse: _Purse, work: Work, misses: Mapping[Miss, int], *, whole: bool) -> None:
+def _estimate(purse: _Purse, work: Work, misses: Mapping[str, int], *, whole: bool) -> None:
     """Share what is left among the estimated parts. ``whole``: generation is in it too."""
     reference = max(work.rate, work.pool_rate)
     computed = sum(misses.values()) + max(1, work.prompt_tokens - work.warm_tokens)
-    wanted: dict[Part, float] = {"ideal": work.fixed_s + max(1, work.prompt_tokens - work.warm_tokens) / reference}
+    wanted: dict[str, float] = {"ideal": work.fixed_s + max(1, work.prompt_tokens - work.warm_tokens) / reference}
     for miss, tokens in misses.items():
-        wanted[_part(miss)] = tokens / reference
+        wanted[f"missed_{miss}"] = tokens / reference
     wanted["slow_replica"] = computed / work.rate - computed / reference
     own_s = sum(wanted.values())
     if whole and work.completion_tokens > 1 and work.token_s is not None:
@@ -177,9 +177,9 @@ class _Purse:
 
     def __init__(self, total_us: int) -> None:
         self.left_us = total_us
-        self.parts: dict[Part, int] = {}
+        self.parts: dict[str, int] = {}
 
-    def take(self, part: Part, wanted_us: int) -> None:
+    def take(self, part: str, wanted_us: int) -> None:
         taken = min(self.left_us, max(0, wanted_us))
         if taken:
             self.parts[part] = self.parts.get(part, 0) + taken
@@ -188,10 +188,6 @@ class _Purse:
 
 def _us(value_s: float) -> int:
     return max(0, round(value_s * 1e6))
-
-
-def _part(miss: Miss) -> Part:
-    return next(part for part in PARTS if part == f"missed_{miss}")
 
 
 def main(parts_us: Mapping[str, int], *, late: bool) -> str | None:

@@ -149,9 +149,9 @@ def _times(flight: Flight, now_s: float) -> Times:
     if flight.noted is None or flight.decide_s is None or not flight.attempts:
         return Times(total_s=total_s, router_s=total_s - queue_s, queue_s=queue_s)
     before_s = flight.decide_s + queue_s
-    served = flight.attempts[-1].error in (None, "client_error") or flight.first_byte_s is not None
-    dispatched_s = flight.noted.at_s if served else now_s
     streams = flight.call is not None and flight.call.stream and flight.first_byte_s is not None
+    served = streams or flight.attempts[-1].error in (None, "client_error")
+    dispatched_s = flight.noted.at_s if served else now_s
     return Times(
         total_s=total_s,
         router_s=flight.decide_s,

@@ -138,11 +138,11 @@ async def queue_of_others(seed: int) -> DecisionRecord:
     """Requests that did not come through the router fill the engine; the router knows of them by a scrape."""
     async with stage(replicas=1) as it:
         others = [asyncio.create_task(it.chat(text(seed + number, PROMPT_WORDS), f"q{number}", url=it.fleet[0].url)) for number in range(6)]
-        engine = it.fleet[0].replica.engine
+        engine = it.router.plane.engine(it.fleet[0].url)
         async with asyncio.timeout(10):
-            while engine.stats().waiting + engine.stats().running < 6:
-                await asyncio.sleep(0.005)
-        await it.scrape()
+            while sum(engine.excess) < 5:  # an engine shows its queue when a step ends
+                await asyncio.sleep(0.01)
+                await it.scrape()
         await it.chat(text(seed + 99, 100), "mine")
         record = it.last()
         await asyncio.gather(*others)

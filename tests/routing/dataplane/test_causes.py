@@ -1,0 +1,114 @@
+"""Causes end to end: each is made to happen to simulated replicas behind the real router, and the record names it. Larger: tests/bench/causes.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from routing.core.record import CauseRecord
+from tests.bench import causes
+from tests.fakes.replica import Script, chunk, usage_chunk
+from tests.fakes.rig import HI, KEY_A_EMEA, KEY_B, Rig, bumped
+
+LONG = "nothing in here is short " * 300
+
+
+@pytest.mark.parametrize("name", list(causes.INJECTED))
+async def test_the_injected_cause_is_named(name: str) -> None:
+    record = await causes.inject(name, 7)
+    assert causes.named(record) == causes.INJECTED[name][0], record.cause
+    assert record.cause is not None
+    assert record.e2e_s is not None
+    assert sum(record.cause.parts_us.values()) == pytest.approx(record.e2e_s * 1e6, abs=50_000)  # the clock is read twice
+
+
+def _cause(rig: Rig) -> CauseRecord:
+    found = rig.records()[-1].cause
+    assert found is not None
+    return found
+
+
+def _answer(rig: Rig, *, prompt: int, cached: int) -> None:
+    rig.a.script = Script(sse=[chunk("hel"), chunk("lo", finish="stop"), usage_chunk(prompt=prompt, completion=2, cached=cached), "[DONE]"])
+
+
+def _chat(*texts: str) -> dict[str, object]:
+    roles = ["system", "user", "assistant", "user"]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+    return {**HI, "messages": messages, "stream": True}
+
+
+async def test_where_a_prompt_leaves_its_last_turn_is_told_in_bytes_and_tokens(rig: Rig) -> None:
+    rig.only_a()
+    _answer(rig, prompt=2000, cached=0)
+    await rig.chat(_chat(LONG, "why?"))
+    assert _cause(rig).diverged_tokens is None
+    edited = LONG[:1000] + "X" + LONG[1001:]
+    await rig.chat(_chat(edited, "why?", "because", "go on"))
+    found = _cause(rig)
+    assert found.diverged_bytes == 1000 // 128 * 128
+    assert found.diverged_tokens is not None
+    assert found.diverged_tokens == pytest.approx(2000 * 896 / (len(LONG) + 200), rel=0.1)
+    assert found.missed_tokens["changed"] > 1500
+
+
+async def test_a_session_is_one_conversation_whatever_it_begins_with(rig: Rig) -> None:
+    rig.only_a()
+    _answer(rig, prompt=2000, cached=0)
+    await rig.chat(_chat(LONG, "why?"), headers={"X-Session-ID": "s1"})
+    await rig.chat(_chat("2" + LONG, "who?"), headers={"X-Session-ID": "s1"})
+    assert _cause(rig).diverged_bytes == 0
+    await rig.chat(_chat("3" + LONG, "who?"), headers={"X-Session-ID": "s2"})
+    assert _cause(rig).diverged_bytes is None
+
+
+async def test_nobody_s_record_tells_of_another_s_prompts(rig: Rig) -> None:
+    """Another tenant and another scope send the same: never seen, as far as they are told. The same key is the control."""
+    rig.only_a()
+    _answer(rig, prompt=2000, cached=0)
+    body = _chat(LONG, "why?")
+    await rig.chat(body)
+    globex = rig.globex
+    pool = globex.pools[0]
+    rig.publish(
+        bumped(globex, pools=(type(pool)(**{**{name: getattr(pool, name) for name in pool.__struct_fields__}, "replicas": pool.replicas[:1]}),))
+    )
+    for key in (KEY_B, KEY_A_EMEA):
+        await rig.chat(body, key=key)
+        assert set(_cause(rig).missed_tokens) == {"never_seen"}
+        assert _cause(rig).last_turn_tokens == 0
+    await rig.chat(body)
+    assert "evicted" in _cause(rig).missed_tokens
+    assert _cause(rig).last_turn_tokens > 1500
+
+
+async def test_the_choice_blind_to_caches_is_told(rig: Rig) -> None:
+    await rig.chat()
+    found, record = _cause(rig), rig.records()[-1]
+    assert found.blind_replica_id in {str(one.id) for one in rig.acme.pools[0].replicas}
+    assert found.blind_ttft_s is not None
+    assert record.expected_ttft_s is not None
+    assert math.isclose(found.blind_ttft_s, record.expected_ttft_s, rel_tol=0.01)  # nothing is known of either
+
+
+async def test_a_request_without_a_replica_has_a_whole_too(rig: Rig) -> None:
+    for one in (rig.a, rig.b):
+        one.script = Script(status=500, body={})
+    assert (await rig.chat()).status >= 500
+    parts = _cause(rig).parts_us
+    assert set(parts) <= {"router", "retry", "unexplained"}
+    assert parts["retry"] > 0
+
+
+async def test_what_is_kept_of_turns_is_bounded(rig: Rig) -> None:
+    rig.only_a()
+    turns = rig.router.plane.causes.turns
+    turns._budget_bytes = 4000
+    _answer(rig, prompt=2000, cached=0)
+    for number in range(30):
+        await rig.chat(_chat(f"{number} {LONG}", f"question {number}"))
+    assert turns.size_bytes <= 4000
+    assert turns.dropped > 20
+    page = rig.router.plane.metrics.page().decode()
+    assert f"saltroute_turns_dropped_total {float(turns.dropped)}" in page
