@@ -10,7 +10,7 @@ import sys
 import uvloop
 import zmq
 
-from routing.simulator.config import Adapter, EngineConfig, ReplicaConfig, TimeModel
+from routing.simulator.config import Adapter, EngineConfig, ReplicaConfig, TimeModel, TransferConfig
 from routing.simulator.fleet import Fleet, RunningReplica, fleet_configs
 
 _DEFAULT_MODEL_LEN_TOKENS = 8192
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-queued-reqs", type=int, default=None)
     parser.add_argument("--max-num-queued-tokens", type=int, default=None)
     parser.add_argument("--speed", type=float, default=1.0, help="divides every duration of the time model")
+    parser.add_argument("--transfers", action="store_true", help="hand KV caches over, as vLLM with NixlConnector; side channels on free ports")
     parser.add_argument("--api-key", default=None)
     parser.add_argument("--tokenizer", default=None, metavar="FILE", help="a tokenizer.json; by default words")
     parser.add_argument("--chat-template", default=None, metavar="FILE", help="a Jinja chat template, with --tokenizer")
@@ -104,6 +105,7 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
         replay_port=None if options.no_kv_events else options.replay_port,
         kv_buffer_steps=options.kv_buffer_steps,
         api_key=options.api_key,
+        transfers=TransferConfig() if options.transfers else None,
         max_num_queued_reqs=options.max_num_queued_reqs,
         max_num_queued_tokens=options.max_num_queued_tokens,
         tokenizer_path=options.tokenizer,

@@ -76,8 +76,9 @@ class Answer:
         self._call = call
         self.choices = choices
         self._faults = faults
-        self._id = answer_id
+        self.id = answer_id
         self._created = created
+        self.handed: dict[str, Any] | None = None  # where another engine finds the prompt's blocks
 
     # -- usage -----------------------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class Answer:
         chat = self._call.kind == "chat"
         ids = self._call.return_token_ids
         head = {
-            "id": self._id,
+            "id": self.id,
             "object": "chat.completion" if chat else "text_completion",
             "created": self._created,
             "model": self._call.model,
@@ -126,7 +127,7 @@ class Answer:
             "system_fingerprint": fingerprint(self._call.model),
             "usage": self.usage(),
         }
-        tail = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+        tail = {"kv_transfer_params": self.handed, "ec_transfer_params": None, "metrics": None}
         if not chat:
             return head | tail
         prompt = {"prompt_logprobs": None, "prompt_token_ids": list(self._call.prompts[0]) if ids else None, "prompt_text": None}
@@ -171,7 +172,7 @@ class Answer:
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "id": self._id,
+            "id": self.id,
             "object": "chat.completion.chunk" if self._call.kind == "chat" else "text_completion",
             "created": self._created,
             "model": self._call.model,

@@ -95,6 +95,18 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferConfig:
+    """KV caches handed from replica to replica, as vLLM does it with NixlConnector. ``unreachable_s`` is how long it takes to find that the other one
+    is not there; ``port`` is the side channel's, 0 takes a free one."""
+
+    port: int = 0
+    lease_s: float = 30.0
+    unreachable_s: float = 5.1
+    setup_s: float = 0.005
+    tokens_per_s: float = 50_000.0
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaConfig:
     """One simulated replica: engine, names, addresses. Port 0 takes a free port; ``None`` switches KV events off."""
 
@@ -118,6 +130,7 @@ class ReplicaConfig:
     tokenizer_path: str | None = None
     chat_template_path: str | None = None
     faults: Faults = field(default_factory=Faults)
+    transfers: TransferConfig | None = None  # None: no connector, as a plain engine
 
     @property
     def topic(self) -> str:

@@ -47,6 +47,7 @@ class _Request:
         "emitted",
         "extras",
         "first_token_s",
+        "found_tokens",
         "last_token_s",
         "preemptions",
         "scheduled_s",
@@ -65,6 +66,7 @@ class _Request:
         self.blocks: list[Block] = []
         self.stored_blocks = 0  # leading blocks that are findable by hash
         self.computed_tokens = 0
+        self.found_tokens = 0  # in the cache, when it was admitted
         self.cached_tokens: int | None = None
         self.emitted = 0
         self.preemptions = 0
@@ -88,6 +90,7 @@ class Engine:
         self._requests: dict[str, _Request] = {}
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []
+        self._held: dict[str, list[Block]] = {}  # of requests that ended and whose blocks another engine is to fetch
         self._events: list[KvEvent] = []  # since the last step; a reset on an idle engine waits here
         self._queried_tokens = self._hit_tokens = 0
 
@@ -135,6 +138,18 @@ class Engine:
         else:
             self._waiting.remove(request)
         self._release(request)
+        return True
+
+    def held_blocks(self, request_id: str) -> tuple[int, ...]:
+        """The ids of the blocks that an ended request holds; none where it holds none."""
+        return tuple(block.block_id for block in self._held.get(request_id, ()))
+
+    def give_back(self, request_id: str) -> bool:
+        """End the hold of an ended request; its blocks stay cached. False where it holds none."""
+        blocks = self._held.pop(request_id, None)
+        if blocks is None:
+            return False
+        self.pool.release(blocks)
         return True
 
     def reset_prefix_cache(self, *, reset_running: bool = False) -> bool:
@@ -202,10 +217,10 @@ class Engine:
             self._waiting.popleft()
             self._running.append(request)
             if request.cached_tokens is None:  # a resumed request is neither counted nor reported again
-                request.cached_tokens = found_tokens
+                request.cached_tokens = request.found_tokens
                 request.scheduled_s = now_s
                 self._queried_tokens += len(request.tokens)
-                self._hit_tokens += found_tokens
+                self._hit_tokens += request.found_tokens
             tokens = min(len(request.tokens) - found_tokens, budget_tokens)
             self._grow(request, found_tokens + tokens)
             scheduled.append((request, tokens))
@@ -226,7 +241,10 @@ class Engine:
         self.pool.touch(found)
         request.blocks = found
         request.stored_blocks = len(found)
-        request.computed_tokens = len(found) * size
+        request.computed_tokens = request.found_tokens = len(found) * size
+        if request.submission.fetched and not request.preemptions:  # all but the last token is there; that one is computed here
+            self._grow(request, len(request.tokens) - 1)
+            request.computed_tokens = max(request.found_tokens, len(request.tokens) - 1)
         if found and request.submission.report_reused:
             self._report_stored(request, 0, len(found))
         return request.computed_tokens
@@ -305,18 +323,22 @@ class Engine:
             index=index,
             token_id=token_id,
             cached_tokens=cached,
-            stored_tokens=request.prompt_tokens // size * size - cached,
+            stored_tokens=0 if submission.fetched else request.prompt_tokens // size * size - cached,
             prompt_tokens=request.prompt_tokens,
             arrived_s=request.arrived_s,
             previous_token_s=previous_s,
             finished=finished,
+            fetched_tokens=request.prompt_tokens - cached if submission.fetched else 0,
         )
 
     def _finish(self, request: _Request, done_s: float) -> Finished:
         """Free the request. Its last token was sampled but never computed, so it has no KV and completes no block."""
         self._running.remove(request)
         del self._requests[request.submission.request_id]
-        self._release(request)
+        if request.submission.hold:
+            self._held[request.submission.request_id] = request.blocks
+        else:
+            self._release(request)
         return Finished(
             reason=request.submission.finish_reason,
             prompt_tokens=request.prompt_tokens,

@@ -47,6 +47,8 @@ class RunningReplica:
             build_app(self.replica), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S
         )
         self.replica.start()
+        if self.replica.transfers is not None:
+            await self.replica.transfers.start()
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, reuse_address=True)
         await site.start()

@@ -83,11 +83,19 @@ class ReplicaMetrics:
             started_unix_s
         )
         self._describe_cache(config)
+        self._expired: Counter | None = None
+        if config.transfers is not None:
+            self._expired = self._counter("nixl_num_kv_expired_reqs")
         if config.adapters:
             self._describe_adapters(config, started_unix_s)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+    def expire(self) -> None:
+        """A lease ended before anybody came for the blocks."""
+        if self._expired is not None:
+            self._expired.inc()
 
     def reject(self, reason: str) -> None:
         self._rejections[reason].inc()
@@ -121,8 +129,10 @@ class ReplicaMetrics:
             self._observe("time_to_first_token_seconds", done_s - output.arrived_s)
             self._counters["prompt_tokens"].inc(output.prompt_tokens)
             self._counters["prompt_tokens_cached"].inc(output.cached_tokens)
-            self._by_source["local_compute"].inc(output.prompt_tokens - output.cached_tokens)
+            self._by_source["local_compute"].inc(output.prompt_tokens - output.cached_tokens - output.fetched_tokens)
             self._by_source["local_cache_hit"].inc(output.cached_tokens)
+            self._by_source["external_kv_transfer"].inc(output.fetched_tokens)
+            self._counters["external_prefix_cache_hits"].inc(output.fetched_tokens)
         elif output.previous_token_s is not None:
             self._observe("inter_token_latency_seconds", done_s - output.previous_token_s)
         finished = output.finished

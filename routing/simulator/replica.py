@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import msgspec
@@ -23,6 +23,7 @@ from routing.simulator.publisher import Publisher
 from routing.simulator.requests import Call
 from routing.simulator.submission import Output, Submission
 from routing.simulator.tokenizer import Tokenizer, load_tokenizer
+from routing.simulator.transfers import Transfers
 
 _MOST_LAG_S = 0.25  # how far the engine's clock may fall behind before the lost time is given up
 _log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Generation:
         # Without a bound of its own: a choice has at most max_model_len tokens, and its text exists already.
         self.queue: asyncio.Queue[tuple[Choice, Output] | ApiError] = asyncio.Queue()
         self.running: dict[str, Choice] = {}
+        self.engine_ids: list[str] = []
+        self.handed = False  # somebody was told where its blocks are
 
     async def next(self) -> tuple[Choice, str]:
         """The next token's choice and text.
@@ -88,6 +91,7 @@ class Replica:
         self._wake = asyncio.Event()
         self._resumed = asyncio.Event()
         self._resumed.set()
+        self.transfers: Transfers | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -102,6 +106,14 @@ class Replica:
         )
         self.started_unix_s = time.time()
         self.metrics = ReplicaMetrics(config, started_unix_s=self.started_unix_s)
+        if config.transfers is not None:
+            wanted = config.transfers if self.transfers is None else replace(config.transfers, port=self.transfers.port)
+            self.transfers = Transfers(wanted, host=config.host, release=self._give_back, expired=self.metrics.expire)
+
+    def _give_back(self, engine_id: str) -> bool:
+        given = self.engine.give_back(engine_id)
+        self.metrics.show(self.engine.stats())
+        return given
 
     def start(self) -> None:
         if self.config.kv_port is not None:
@@ -114,6 +126,8 @@ class Replica:
     async def stop(self) -> None:
         """Die as a killed engine does: running requests end with its error, no event is sent."""
         self._fail_running()
+        if self.transfers is not None:
+            await self.transfers.stop()
         if self._stepping is not None:
             self._stepping.cancel()
             await asyncio.gather(self._stepping, return_exceptions=True)
@@ -161,6 +175,7 @@ class Replica:
         for choice in choices:
             engine_id = str(next(self._engine_ids))
             generation.running[engine_id] = choice
+            generation.engine_ids.append(engine_id)
             self._generations[engine_id] = generation
             self.engine.submit(
                 Submission(
@@ -173,6 +188,8 @@ class Replica:
                     session_id=call.session_id,
                     read_cache=call.read_cache,
                     report_reused=call.report_reused,
+                    hold=self.transfers is not None and call.hands_over,
+                    fetched=self.transfers is not None and call.fetches,
                 ),
                 now_s,
             )
@@ -184,6 +201,9 @@ class Replica:
         for engine_id in generation.running:
             self._generations.pop(engine_id, None)
             self.engine.abort(engine_id)
+        if not generation.handed:
+            for engine_id in generation.engine_ids:
+                self.engine.give_back(engine_id)
         if generation.running:
             self.metrics.show(self.engine.stats())
         generation.running.clear()

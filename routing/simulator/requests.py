@@ -45,6 +45,17 @@ class Call:
     temperature: float = 1.0
     top_p: float = 1.0
     forged_cached_tokens: int | None = None  # what kv_transfer_params claims; a plain engine believes it
+    transfer: Mapping[str, Any] | None = None  # kv_transfer_params
+
+    @property
+    def hands_over(self) -> bool:
+        """Another engine is to fetch the blocks."""
+        return self.transfer is not None and self.transfer.get("do_remote_decode") is True
+
+    @property
+    def fetches(self) -> bool:
+        """Another engine has the blocks."""
+        return self.transfer is not None and self.transfer.get("do_remote_prefill") is True
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
@@ -124,6 +135,7 @@ def parse_call(kind: Kind, body: Mapping[str, Any], headers: Mapping[str, str], 
         temperature=temperature,
         top_p=_number(body, "top_p", 1.0),
         forged_cached_tokens=_forged(body.get("kv_transfer_params")),
+        transfer=body["kv_transfer_params"] if isinstance(body.get("kv_transfer_params"), dict) else None,
     )
 
 

@@ -114,6 +114,8 @@ async def _complete(request: web.Request, kind: Kind) -> web.StreamResponse:
             if not call.stream:
                 raise busy()
             return await _stream(request, _only(answers.error_event(busy().body())), faults, headers)
+        if replica.transfers is not None and call.fetches and call.transfer is not None:
+            await replica.transfers.fetch(call.transfer)
         generation = replica.generate(call)
         try:
             answer = Answer(call, generation.choices, faults, answer_id=_answer_id(call), created=int(time.time()))
@@ -131,7 +133,13 @@ async def _parse(request: web.Request, kind: Kind) -> Call:
     if request.content_type != "application/json":
         raise unsupported_media_type()
     body = parse_object(await request.read())
-    return parse_call(kind, body, request.headers, replica.config, replica.tokenizer)
+    try:
+        return parse_call(kind, body, request.headers, replica.config, replica.tokenizer)
+    except ApiError:
+        params = body.get("kv_transfer_params")
+        if replica.transfers is not None and isinstance(params, dict) and params.get("do_remote_prefill") is True:
+            await replica.transfers.refuse(params)
+        raise
 
 
 def _answer_id(call: Call) -> str:
@@ -165,7 +173,19 @@ async def _whole(request: web.Request, generation: Generation, answer: Answer, f
         await _cut(request)
     if faults.error_after_chunks is not None:
         raise engine_dead()
+    _hand_over(request.app[REPLICA], generation, answer)
     return _json(answer.body(), headers=headers)
+
+
+def _hand_over(replica: Replica, generation: Generation, answer: Answer) -> None:
+    """Say where the prompt's blocks are, if they are held for somebody."""
+    blocks = replica.engine.held_blocks(generation.engine_ids[0])
+    if replica.transfers is not None and blocks:
+        choice = generation.choices[0]
+        generation.handed = True
+        answer.handed = replica.transfers.hand_over(
+            answer.id, generation.engine_ids[0], blocks=blocks, prompt_tokens=len(choice.prompt), cached_tokens=choice.cached_tokens
+        )
 
 
 async def _events(call: Call, generation: Generation, answer: Answer, faults: Faults) -> AsyncIterator[bytes]:

@@ -24,6 +24,8 @@ class Submission:
     session_id: str | None = None
     read_cache: bool = True  # False: as vLLM treats prompt_logprobs
     report_reused: bool = False  # vLLM's kv_cache_report_mode=full
+    hold: bool = False  # keep the blocks when it ends, until they are given back
+    fetched: bool = False  # the prompt's blocks come from another engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Output:
     arrived_s: float
     previous_token_s: float | None
     finished: Finished | None
+    fetched_tokens: int = 0  # of the prompt, from another engine
 
 
 @dataclass(frozen=True, slots=True)
