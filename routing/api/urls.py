@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from namespaces.api.urls import urlpatterns as namespace_urls
-from routing.api import audits, catalogue, causes, decisions, endpoints, identity, policies, pools, reconciliation, trials
+from routing.api import audits, catalogue, causes, decisions, endpoints, full_records, identity, policies, pools, reconciliation, trials, usage
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -58,6 +58,7 @@ _resources: list[URLPattern | URLResolver] = [
     *both("replicas/<path:reference>/repaired", audits.ReplicaRepaired, "replica-repaired"),
     *both("replicas/<path:reference>", pools.ReplicaItem, "replica"),
     *both("endpoints", endpoints.EndpointCollection, "endpoints"),
+    *both("endpoints/<path:reference>/explain", full_records.EndpointExplain, "endpoint-explain"),
     *both("endpoints/<path:reference>/rotate-epoch", endpoints.EndpointRotateEpoch, "endpoint-rotate-epoch"),
     *both("endpoints/<path:reference>/trial/promote", trials.EndpointPromote, "endpoint-promote"),
     *both("endpoints/<path:reference>/trial", trials.EndpointTrial, "endpoint-trial"),
@@ -69,6 +70,9 @@ _resources: list[URLPattern | URLResolver] = [
     *both("causes", causes.CauseCollection, "causes"),
     *both("decisions", decisions.DecisionCollection, "decisions"),
     *both("decisions/<str:reference>", decisions.DecisionItem, "decision"),
+    *both("records", usage.RecordsView, "records"),
+    *both("usage", usage.UsageCollection, "usage"),
+    *both("usage/export", usage.UsageExport, "usage-export"),
     *both("audits", audits.AuditCollection, "audits"),
     *both("audits/<str:reference>/export", audits.AuditExport, "audit-export"),
     *both("audits/<str:reference>", audits.AuditItem, "audit"),
