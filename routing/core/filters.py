@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from routing.core.engine import Engine
 from routing.core.snapshot import IsolationMode, ReplicaEntry
 
 ISOLATION = "isolation"
 QUARANTINED = "quarantined"
+MODEL_NOT_SERVED = "model_not_served"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """What this router knows of a replica's state, beside the snapshot."""
 
     reachable: bool = True
@@ -21,6 +20,7 @@ class Condition:
     breaker_allows: bool = True
     credential_opens: bool = True
     tried: bool = False  # by this request already
+    serves: bool = True  # the model or adapter asked for, as far as the engine has said
 
 
 def isolates(entry: ReplicaEntry, engine: Engine, mode: IsolationMode, namespace_id: str) -> bool:
@@ -69,6 +69,8 @@ def refusal(
         return "unreachable"
     if not condition.breaker_allows:
         return "breaker_open"
+    if not condition.serves:
+        return MODEL_NOT_SERVED
     if not isolates(entry, engine, mode, namespace_id):
         return QUARANTINED if entry.isolation == "quarantined" else ISOLATION
     return None

@@ -31,8 +31,7 @@ MAX_GAPS = 256  # namespaces with gaps, for each owner at a replica; with more o
 MAX_STRETCHES = 32  # bounds the work of a match in a conversation of many turns
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """What of a prompt a replica probably holds.
 
     ``confidence`` in [0, 0.97] is the mean over the matched blocks, so ``blocks * confidence`` is the number expected to hit; ``source`` and

@@ -53,19 +53,20 @@ def _weighs_seconds(ask: Ask, policy: RoutingPolicy) -> bool:
     return policy.policy in ("ettft", "weighted") or (policy.policy == "session" and ask.session_key is None)
 
 
-def weighed(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
-    """A replica as the record shows it. ``terms`` are its score's, in seconds."""
+def weighed(ask: Ask, replica: Replica, terms: dict[str, float], estimate: ttft.Estimate | None = None) -> Candidate:
+    """A replica as the record shows it. ``terms`` are its score's, in seconds; ``estimate`` is the expectation, where it is known already."""
+    expected = estimate or ttft.estimate(ask, replica)
     return Candidate(
         replica_id=replica.id,
         replica_name=replica.name,
         refusal=replica.refusal,
         matched_tokens=replica.matched_tokens,
-        expected_cached_tokens=ttft.expected_cached_tokens(ask, replica),
-        uncached_tokens=ttft.uncached_tokens(ask, replica),
-        expected_ttft_s=ttft.expected_ttft_s(ask, replica),
+        expected_cached_tokens=expected.cached_tokens,
+        uncached_tokens=expected.uncached_tokens,
+        expected_ttft_s=expected.ttft_s,
         score_s=sum(terms.values()),
         queued_tokens=replica.queued_tokens,
-        wait_s=ttft.wait_s(replica),
+        wait_s=expected.wait_s,
         in_flight=replica.in_flight,
         evidence=replica.evidence,
         evidence_age_s=replica.evidence_age_s,
@@ -75,6 +76,9 @@ def weighed(ask: Ask, replica: Replica, terms: dict[str, float]) -> Candidate:
         decodes=replica.active_decodes,
         lower_tokens=replica.lower_tokens,
         tier=replica.tier,
+        adapter=replica.adapter,
+        adapter_s=replica.adapter_s,
+        slot=replica.slot,
     )
 
 
@@ -89,10 +93,12 @@ def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) ->
         mean_wait_s=sum(map(ttft.wait_s, eligible)) / len(eligible),
     )
     weights = dict(policy.weights)
+    scorers = [(scorer.name, weights[scorer.name], scorer.seconds) for scorer in REGISTER if scorer.name in weights]
     scored = []
     for replica in eligible:
-        terms = {scorer.name: weights[scorer.name] * scorer.seconds(ask, replica, field) for scorer in REGISTER if scorer.name in weights}
-        scored.append((weighed(ask, replica, terms), replica))
+        estimate = ttft.estimate(ask, replica)
+        terms = {name: weight * seconds(ask, replica, estimate, field) for name, weight, seconds in scorers}
+        scored.append((weighed(ask, replica, terms, estimate), replica))
     best_s = min(candidate.score_s for candidate, _ in scored)
     within_s = max(policy.tie_share * best_s, policy.tie_s)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from routing.core.policy import RoutingPolicy
+from routing.core.ttft import Estimate
 from routing.core.types import Ask, Replica
 
 
@@ -20,7 +21,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A named term. ``seconds`` is pure and finite; it never reads another namespace's residency."""
+    """A named term. ``seconds`` is pure and finite; ``Estimate`` is the expectation for this
+    request on this replica, worked out once for all terms. It never reads another namespace's residency."""
 
     name: str
-    seconds: Callable[[Ask, Replica, Field], float]
+    seconds: Callable[[Ask, Replica, Estimate, Field], float]

@@ -17,9 +17,9 @@ class Ask:
     sequence: int = 0  # counts the endpoint's requests: round robin turns by it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # building a frozen one takes three times as long, and each decision builds one for each replica
 class Replica:
-    """One candidate, as known at this instant.
+    """One candidate, as known at this instant. Never written to.
 
     Speeds: ``prefill_tokens_per_s`` > 0. Times in seconds. ``queued_tokens`` is uncached prompt tokens that this router sent and that have no
     first byte yet; ``foreign_tokens`` is waiting work of others beyond that, as scraped, faded by age.
@@ -51,12 +51,16 @@ class Replica:
     lower_tokens: float = 0.0  # of matched * confidence: what a lower tier of the cache holds
     tier: str | None = None  # which one
     tier_tokens_per_s: float | None = None  # how fast tokens come out of it; None: not measured
+    adapter: str | None = None  # the LoRA adapter that the request asks for, as the engine calls it
+    adapter_s: float = 0.0  # until it is in a slot there
+    displaced_s: float = 0.0  # what that costs those whose adapter has to leave
+    slot: str = "none"  # active, loading, free, full; none: no adapter is asked for
     rank: bytes = b""  # rendezvous rank of (namespace, prefix, replica)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as above
 class Candidate:
-    """One replica as weighed. ``terms`` are seconds and add up to ``score_s``; both are empty for a refused replica."""
+    """One replica as weighed; never written to. ``terms`` are seconds and add up to ``score_s``; both are empty for a refused replica."""
 
     replica_id: str
     replica_name: str
@@ -77,6 +81,9 @@ class Candidate:
     decodes: float = 0.0  # running there
     lower_tokens: float = 0.0  # of the prompt, expected in a lower tier of the cache, whether it counts or not
     tier: str | None = None
+    adapter: str | None = None  # see Replica
+    adapter_s: float = 0.0
+    slot: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal
 from uuid import UUID
 
 from namespaces.core.salts import Namespace
 from routing.core import filters, pairs, prefix, scheduler, transfer
 from routing.core.candidates import ramp
-from routing.core.types import Ask, Decision, NoReplica, Replica
+from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica
 from routing.dataplane import errors, evidence, learn
 from routing.dataplane.inflight import Choice, Flight, Prompt
 from routing.dataplane.openai import Call
@@ -20,6 +20,7 @@ from routing.dataplane.state import EndpointState, Plane
 from routing.dataplane.tokens import NOTHING_FOUND, Found
 from routing.dataplane.view import EndpointView, ReplicaView
 
+_text = lru_cache(maxsize=4096)(UUID.__str__)  # ids of replicas, which each decision writes out
 _SPLITTING = frozenset({"ettft", "weighted"})  # policies in seconds
 
 
@@ -81,6 +82,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         prompt=prompt,
         pool_rate=pool_rate,
         tau_s=state.age(learn.workload_of(call)).tau_s,
+        key=bytes.fromhex(namespace.public_id.removeprefix("ns-")),
         tried=tried,
         now_s=now_s,
         pinned=flight.probe is not None,
@@ -96,9 +98,11 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         decision, flight.trial = scheduler.decide_on_trial(ask, candidates, endpoint.policy, endpoint.candidate, share)
     if isinstance(decision, NoReplica):
         flight.candidates = flight.candidates if again else decision.candidates
+        missing = [candidate for candidate in decision.candidates if candidate.refusal == filters.MODEL_NOT_SERVED]
         isolated = any(candidate.refusal in (filters.ISOLATION, filters.QUARANTINED) for candidate in decision.candidates)
         if not isolated or again:
-            raise errors.no_ready_replica()
+            _list_again(plane, endpoint, missing, now_s)
+            raise errors.model_not_served() if missing else errors.no_ready_replica()
         _wish(plane, flight, decision, now_s)
         raise errors.isolation_unavailable()
     pair = None if again or flight.probe is not None else _pair(plane, flight, ask, decision, (candidates, picture))
@@ -107,7 +111,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
     if flight.probe is None:
         here = {replica.entry.id for replica in endpoint.replicas}
         state.chosen = {**{one: when for one, when in state.chosen.items() if one in here}, UUID(decision.chosen.replica_id): state.sequence}
-    views = {str(replica.entry.id): replica for replica in endpoint.replicas}
+    views = {_text(replica.entry.id): replica for replica in endpoint.replicas}
     chosen = views[decision.chosen.replica_id]
     if pair is None:
         return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
@@ -147,6 +151,14 @@ def _claim(plane: Plane, endpoint: EndpointView, namespace: Namespace, owner: by
         plane.events.claim(namespace.salt, ns_key=key, owner=owner, seed=namespace.index_seed)
 
 
+def _list_again(plane: Plane, endpoint: EndpointView, missing: Sequence[Candidate], now_s: float) -> None:
+    """Somebody was refused because of these replicas' lists of models: read them again soon."""
+    ids = {candidate.replica_id for candidate in missing}
+    for replica in endpoint.replicas:
+        if str(replica.entry.id) in ids:
+            plane.engine(replica.url).list_again(now_s)
+
+
 def _wish(plane: Plane, flight: Flight, refused: NoReplica, now_s: float) -> None:
     """Note for the report which replicas could serve the namespace if the control plane assigned them. A request that shares with nobody has no
     namespace that could come back."""
@@ -167,6 +179,7 @@ def _picture(
     prompt: Prompt,
     pool_rate: float | None,
     tau_s: float,
+    key: bytes,
     tried: Collection[UUID],
     now_s: float,
     pinned: bool,
@@ -183,6 +196,7 @@ def _picture(
         breaker_allows=engine.breaker.allows(now_s),
         credential_opens=replica.credential_opens,
         tried=entry.id in tried,
+        serves=not replica.engine.checks_model or engine.serves(endpoint.entry.served_model, now_s),
     )
     mode, family = endpoint.pool.isolation, endpoint.entry.engine
     refusal = (
@@ -191,16 +205,16 @@ def _picture(
         else filters.refusal(entry, replica.engine, condition, mode=mode, family=family, namespace_id=namespace.public_id, part=part)
     )
     if refusal is not None:
-        return Replica(id=str(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
-    key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+        return Replica(id=_text(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
     belief = evidence.believe(plane, replica.url, key, prompt, owner=owner, now_s=now_s, tau_s=tau_s)
     kappa = plane.trust.kappa((replica.url, 0), owner, key, exact=belief.evidence == "event", now_s=now_s)
     queued_tokens, waiting = engine.ledger.queued(now_s)
     foreign_tokens, foreign_running = engine.foreign(now_s)
     shared = plane.siblings.load(replica.url, now_s)
+    adapter = engine.adapter_price(endpoint.entry.served_model, now_s, declared=endpoint.entry.adapter is not None)
     capacity = 0 if engine.capacity_tokens is None else int(engine.capacity_tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES)
     return Replica(
-        id=str(entry.id),
+        id=_text(entry.id),
         name=entry.name,
         queued_tokens=queued_tokens + shared.queued_tokens,
         foreign_tokens=foreign_tokens,
@@ -225,5 +239,9 @@ def _picture(
         tier=belief.tier,
         tier_tokens_per_s=None if belief.tier is None else engine.calibration.tier_rate(belief.tier),
         new_blocks=max(0, len(prompt.digests) - belief.held_blocks),
+        adapter=None if adapter.slot == "none" else endpoint.entry.served_model,
+        adapter_s=adapter.own_s,
+        displaced_s=adapter.displaced_s,
+        slot=adapter.slot,
         rank=prefix.rendezvous(namespace.index_seed, head, entry.id.bytes),
     )

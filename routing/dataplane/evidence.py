@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from routing.core import prefix
 from routing.core.residency import AGE_CONSTANT_S, NO_MATCH, P_EVENT, Match
@@ -28,8 +29,7 @@ UNTRUE = Shown(state="history", reason="kappa", since_s=None)  # of a namespace,
 _GAPS: frozenset[Reason] = frozenset({"gap", "stale", "malformed", "replay"})
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+class Belief(NamedTuple):
     """``confidence`` in [0, P_EVENT] is the mean over the matched tokens, before kappa; ``evidence`` and ``age_s`` are those of the last of them."""
 
     matched_tokens: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from routing.core.scorer import Scorer
-from routing.core.scorers import external_price, prefill, pressure, slo_guard, tier, wait
+from routing.core.scorers import adapter, external_price, prefill, pressure, slo_guard, tier, wait
 
 REGISTER: tuple[Scorer, ...] = (
     wait.SCORER,
@@ -12,4 +12,5 @@ REGISTER: tuple[Scorer, ...] = (
     external_price.SCORER,
     pressure.SCORER,
     slo_guard.SCORER,
+    adapter.SCORER,
 )

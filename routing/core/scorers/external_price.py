@@ -8,7 +8,7 @@ pool's mean wait in seconds within [0.5, 3]: in an idle pool nobody is delayed.
 from __future__ import annotations
 
 from routing.core.scorer import Field, Scorer
-from routing.core.ttft import uncached_tokens
+from routing.core.ttft import Estimate
 from routing.core.types import Ask, Replica
 
 AUTO = (0.5, 3.0)
@@ -20,8 +20,8 @@ def price(field: Field) -> float:
     return min(AUTO[1], max(AUTO[0], 2.0 * field.mean_wait_s)) if policy.price_auto else policy.price_of_recomputation
 
 
-def seconds(ask: Ask, replica: Replica, field: Field) -> float:
-    return price(field) * uncached_tokens(ask, replica) / field.mean_prefill_tokens_per_s
+def seconds(ask: Ask, replica: Replica, estimate: Estimate, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
+    return price(field) * estimate.uncached_tokens / field.mean_prefill_tokens_per_s
 
 
 SCORER = Scorer(name="external_price", seconds=seconds)

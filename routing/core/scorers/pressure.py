@@ -6,16 +6,18 @@ When the working set outgrows a replica, each miss evicts something live; this t
 from __future__ import annotations
 
 from routing.core.scorer import Field, Scorer
-from routing.core.ttft import uncached_tokens
+from routing.core.ttft import Estimate
 from routing.core.types import Ask, Replica
 
 
-def seconds(ask: Ask, replica: Replica, field: Field) -> float:
+def seconds(ask: Ask, replica: Replica, estimate: Estimate, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
     if replica.capacity_blocks <= 0:
         return 0.0
     fill = (replica.working_set_blocks + replica.new_blocks) / replica.capacity_blocks
-    press = min(3.0, max(0.0, fill - 0.7) / 0.3)
-    return field.policy.pressure * press * uncached_tokens(ask, replica) / field.mean_prefill_tokens_per_s
+    if fill <= 0.7:
+        return 0.0
+    press = min(3.0, (fill - 0.7) / 0.3)
+    return field.policy.pressure * press * estimate.uncached_tokens / field.mean_prefill_tokens_per_s
 
 
 SCORER = Scorer(name="pressure", seconds=seconds)

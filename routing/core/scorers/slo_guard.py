@@ -6,14 +6,14 @@ Past 80 % of the target a holder's score rises twice as fast, so overflow goes t
 from __future__ import annotations
 
 from routing.core.scorer import Field, Scorer
-from routing.core.ttft import expected_ttft_s
+from routing.core.ttft import Estimate
 from routing.core.types import Ask, Replica
 
 
-def seconds(ask: Ask, replica: Replica, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
+def seconds(ask: Ask, replica: Replica, estimate: Estimate, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
     if ask.ttft_slo_s is None:
         return 0.0
-    return max(0.0, expected_ttft_s(ask, replica) - 0.8 * ask.ttft_slo_s)
+    return max(0.0, estimate.ttft_s - 0.8 * ask.ttft_slo_s)
 
 
 SCORER = Scorer(name="slo_guard", seconds=seconds)

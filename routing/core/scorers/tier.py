@@ -6,12 +6,12 @@ Counts only with w > 1.5 v and at least eight measurements; such tokens are then
 from __future__ import annotations
 
 from routing.core.scorer import Field, Scorer
-from routing.core.ttft import tier_s
+from routing.core.ttft import Estimate
 from routing.core.types import Ask, Replica
 
 
-def seconds(ask: Ask, replica: Replica, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
-    return tier_s(ask, replica)
+def seconds(ask: Ask, replica: Replica, estimate: Estimate, field: Field) -> float:  # noqa: ARG001 - every scorer has the port's signature
+    return estimate.tier_s
 
 
 SCORER = Scorer(name="tier", seconds=seconds)
