@@ -7,6 +7,7 @@ Left out on purpose: what differs between two starts of one build (how many bloc
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,9 @@ class Facts:
     version: str | None = None
     models: tuple[str, ...] | None = None  # base models, with where they came from
     served: tuple[str, ...] = ()  # every name it answers to, adapters among them
+    adapters: frozenset[str] = frozenset()  # those of them that are adapters of another
+    lists_all: bool = False  # ``served`` is the whole list
+    listed_s: float = -math.inf  # monotonic; when it was read
     settings: str | None = None
     block_tokens: int | None = None
 
@@ -64,6 +68,15 @@ def read_models(body: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rows = [row for row in data[:MAX_MODELS] if isinstance(row, dict) and isinstance(row.get("id"), str)] if isinstance(data, list) else []
     base = tuple(f"{row['id']}\n{row.get('root')}"[:MAX_CHARACTERS] for row in rows if row.get("parent") is None)
     return base, tuple(row["id"][:MAX_CHARACTERS] for row in rows)
+
+
+def read_adapters(body: bytes) -> tuple[frozenset[str], bool]:
+    """The names among them that are adapters (rows with a parent), and whether :func:`read_models` could keep every name whole."""
+    data = _object(body).get("data")
+    rows = data if isinstance(data, list) else []
+    kept = [row for row in rows[:MAX_MODELS] if isinstance(row, dict) and isinstance(row.get("id"), str)]
+    adapters = frozenset(row["id"] for row in kept if isinstance(row.get("parent"), str) and len(row["id"]) <= MAX_CHARACTERS)
+    return adapters, 0 < len(rows) == len(kept) and all(len(row["id"]) <= MAX_CHARACTERS for row in kept)
 
 
 def read_settings(page: bytes) -> tuple[str, int | None]:

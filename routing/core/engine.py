@@ -15,6 +15,7 @@ class Engine:
     members inside it. ``forced`` members are written by us whatever the client sent. ``full_report`` is the member, the name inside it and the raw
     JSON by which a request makes the engine report, among its events, all cached blocks that it reuses; None: it has no such thing.
     ``transfer_field`` is the member by which a prompt's KV cache goes from one engine to another; None: the family cannot.
+    ``checks_model``: it refuses names that ``/v1/models`` does not list; other families answer whatever name they are asked for.
     ``proof`` says how far the adapter was tried.
     """
 
@@ -26,3 +27,4 @@ class Engine:
     proof: Literal["live engine", "from specification and recordings, unproven"]
     full_report: tuple[str, str, str] | None = None
     transfer_field: str | None = None
+    checks_model: bool = False

@@ -19,6 +19,8 @@ class EngineLoad:
     capacity_tokens: int | None = None
     started_at: float | None = None
     finished: float | None = None
+    running_adapters: tuple[str, ...] | None = None  # LoRA adapters of requests that run, by name
+    adapter_slots: int | None = None
     kv_used: float | None = None  # share of the KV cache in use, [0, 1]; cached blocks that nobody uses count as free
 
 
@@ -37,6 +39,10 @@ _STARTED = _gauge(b"process_start_time_seconds")
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
 _BLOCK_SIZE = re.compile(rb'(?:^|,)block_size="(\d{1,6})"')
+_ADAPTERS = re.compile(rb"^vllm:lora_requests_info\{([^\n]*)\}[ \t]+" + _NUMBER, re.MULTILINE)
+_SLOTS = re.compile(rb'(?:^|,)max_lora="(\d{1,6})"')
+_RUNNING_ADAPTERS = re.compile(rb'(?:^|,)running_lora_adapters="([^"\n]*)"')
+MAX_ADAPTERS = 256  # of one row
 _SGLANG_TOKENS = _gauge(b"sglang:max_total_num_tokens")
 
 
@@ -74,13 +80,34 @@ def _capacity_tokens(family: str, page: bytes) -> int | None:
     return tokens or None
 
 
+def _adapters(family: str, page: bytes) -> tuple[tuple[str, ...] | None, int | None]:
+    """Running adapters and slots. vLLM adds a row for every combination it was ever in and writes the time (unix s) as its value: the newest holds.
+    Names are joined by commas there, so a name with a comma in it cannot be told."""
+    newest, found = -1.0, None
+    for labels, value in _ADAPTERS.findall(page) if family == "vllm" else ():
+        try:
+            at = float(value)
+        except ValueError:
+            continue
+        if newest < at < 1e15:
+            newest, found = at, labels
+    if found is None:
+        return None, None
+    slots, running = _SLOTS.search(found), _RUNNING_ADAPTERS.search(found)
+    names = () if running is None else tuple(dict.fromkeys(name.strip() for name in running[1].decode("utf-8", "replace").split(",") if name.strip()))
+    return names[:MAX_ADAPTERS], int(slots[1]) if slots and int(slots[1]) else None
+
+
 def read_load(family: str, page: bytes) -> EngineLoad:
     """Pick the load, capacity and start time from a metrics page; whatever is missing or malformed is None."""
+    running_adapters, adapter_slots = _adapters(family, page)
     return EngineLoad(
         running=_sum(_RUNNING.get(family), page),
         waiting=_sum(_WAITING.get(family), page),
         capacity_tokens=_capacity_tokens(family, page),
         started_at=_sum(_STARTED, page),
         finished=_sum(_FINISHED.get(family), page),
+        running_adapters=running_adapters,
+        adapter_slots=adapter_slots,
         kv_used=_mean_share(_KV_USED.get(family), page),
     )

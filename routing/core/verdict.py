@@ -96,6 +96,18 @@ def judge(status: int, payload: object) -> Verdict:
     return OK
 
 
+def misses_model(verdict: Verdict, model: str) -> bool:
+    """Whether the engine says that it has no model of the name that we sent. vLLM 0.32: 404 with ``param: model``; on /v1/messages the text alone."""
+    error = verdict.error or {}
+    inner = error.get("error")
+    error = inner if isinstance(inner, dict) else error
+    if verdict.status != 404 or not error:
+        return False
+    said = error.get("message")
+    named = isinstance(said, str) and said.startswith(f"The model `{model}` does not exist")
+    return error.get("param") == "model" or error.get("code") == "model_not_found" or named
+
+
 def safe_message(error: dict[str, Any] | None, secrets: Sequence[str]) -> str | None:
     """The error's message if it may be shown: text, bounded, no markup, none of ``secrets`` (addresses and credentials) in it."""
     message = error.get("message") if error else None

@@ -116,6 +116,11 @@ def no_ready_replica() -> ApiError:
     return ApiError(503, "no_ready_replica", "No replica of this model is ready. Try again shortly.", headers={"Retry-After": "2"})
 
 
+def model_not_served() -> ApiError:
+    """The model exists for the caller, and every replica that could answer says that it does not have it: the operator's to mend, and may be soon."""
+    return ApiError(503, "model_not_served", "No replica serves this model at the moment.", headers={"Retry-After": "5"})
+
+
 def isolation_unavailable() -> ApiError:
     return ApiError(503, "isolation_unavailable", "No replica can serve this request under its own cache namespace.", headers={"Retry-After": "5"})
 

@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 
 from routing.core import prefix
+from routing.core.adapters import NO_PRICE, AdapterSlots, Price
 from routing.core.age import AgeConstant
 from routing.core.breaker import Breaker
 from routing.core.build import Facts
@@ -48,6 +49,8 @@ from routing.dataplane.view import EMPTY, EndpointView, Lookups, PlaneView, Repl
 SCRAPE_FADE_S = 5.0
 SCRAPE_TOO_OLD_S = 15.0
 MISSES_UNTIL_UNREACHABLE = 2
+MODELS_TOO_OLD_S = 180.0  # a list of models that is older says nothing any more
+MODELS_AGAIN_S = 5.0  # before a list of models that refused somebody is asked for again
 
 if TYPE_CHECKING:
     from routing.dataplane.waiting import Waiting
@@ -73,6 +76,7 @@ class Engine:
     ledger: Ledger = field(default_factory=Ledger)
     calibration: Calibration = field(default_factory=Calibration)
     working_set: WorkingSet = field(default_factory=WorkingSet)
+    adapters: AdapterSlots = field(default_factory=AdapterSlots)
     returned_at_s: float = -math.inf  # monotonic; when it was last seen to be back, or to be another process
     in_flight: int = 0
     failures: int = 0
@@ -99,6 +103,7 @@ class Engine:
     def restarted(self) -> None:
         """Its process is another one. What was sent since the last scrape may have reached either."""
         self.working_set.clear()
+        self.adapters.clear()
         self.restarts += 1
         self.facts, self.facts_due_s = Facts(), 0.0
         self.sequences -= self.sequences_scraped
@@ -108,6 +113,20 @@ class Engine:
     def history_is_whole(self, since: float) -> bool:
         """Whether this router, there since ``since`` (unix s), saw all that the engine was ever sent."""
         return self.started_at is not None and self.started_at > since and self.counts_requests and not self.served_others
+
+    def serves(self, model: str, now_s: float) -> bool:
+        """Whether it serves a model or adapter of this name, as it last said; what it did not say, or not of late, speaks against nobody."""
+        facts = self.facts
+        return not facts.lists_all or now_s - facts.listed_s > MODELS_TOO_OLD_S or model in facts.served
+
+    def list_again(self, now_s: float) -> None:
+        """Its list of models may be out of date: ask soon."""
+        self.facts_due_s = min(self.facts_due_s, max(now_s, self.facts.listed_s + MODELS_AGAIN_S))
+
+    def adapter_price(self, model: str, now_s: float, *, declared: bool) -> Price:
+        """What it takes to serve ``model``: something only where that is an adapter, by the engine's list or else by declaration."""
+        known = self.facts.lists_all and model in self.facts.served
+        return self.adapters.price(model, now_s) if (model in self.facts.adapters if known else declared) else NO_PRICE
 
     def reachable(self) -> bool:
         return self.misses < MISSES_UNTIL_UNREACHABLE
@@ -127,6 +146,8 @@ class Engine:
         """
         _, waiting = self.ledger.queued(now_s)
         self.waiting = load.waiting
+        if load.running_adapters is not None:
+            self.adapters.observe(load.running_adapters, load.adapter_slots, now_s)
         self.kv_used, self.promised_scraped = load.kv_used, self.promised_tokens
         if load.finished is not None:
             self.counts_requests = True

@@ -13,5 +13,6 @@ ENGINE = Engine(
     forced={},
     proof="live engine",
     transfer_field="kv_transfer_params",
+    checks_model=True,
     full_report=("vllm_xargs", "kv_cache_report_mode", '"full"'),
 )

@@ -134,6 +134,8 @@ async def identify(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     if version is not None and models is not None:
         engine.facts.version = build.read_version(version)
         engine.facts.models, engine.facts.served = build.read_models(models)
+        engine.facts.adapters, engine.facts.lists_all = build.read_adapters(models)
+        engine.facts.listed_s = time.monotonic()
         engine.facts_due_s = time.monotonic() + FACTS_S
 
 
