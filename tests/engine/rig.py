@@ -38,9 +38,7 @@ def declaration(replicas: Sequence[Replica], tokenizer: Path, *, isolation: str 
     """Two tenants with scopes and keys, and the same two endpoints for both, on platform pools."""
 
     def pool(name: str, members: Sequence[Replica]) -> dict[str, Any]:
-        declared = [
-            {"name": f"vllm-{each.name}", "url": each.url, "kv_events": {"endpoint": each.events, "replay": each.replay}} for each in members
-        ]
+        declared = [{"name": f"vllm-{each.name}", "url": each.url, "kv_events": {"endpoint": each.events, "replay": each.replay}} for each in members]
         return {"name": name, "isolation": isolation, "grants": ["acme", "globex"], "replicas": declared}
 
     def endpoint(name: str, pool_name: str) -> dict[str, Any]:

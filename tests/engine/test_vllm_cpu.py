@@ -64,6 +64,14 @@ def test_every_replica_publishes_events_and_reports_cached_tokens() -> None:
     assert "--enable-prompt-tokens-details" in command
 
 
+def test_a_connector_names_its_own_side_channel() -> None:
+    """And nothing is said of one to engines that have none."""
+    connector = vllm_cpu.Connector("kv_producer", 21003)
+    assert json.loads(connector.flags[1]) == {"kv_connector": "NixlConnector", "kv_role": "kv_producer", "kv_buffer_device": "cpu"}
+    assert connector.environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "21003"
+    assert "--kv-transfer-config" not in vllm_cpu.command(installation.Installation(Path("/nowhere")), 21000, 21001, 21002)
+
+
 def test_engine_environment_holds_no_secret_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SALTROUTE_ROOT_KEY_FILE", "/secret")
     made = vllm_cpu.environment(installation.Installation(Path("/nowhere")))

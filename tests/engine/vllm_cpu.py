@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from tests.engine.installation import EngineUnavailableError, Installation, last_line
 
@@ -78,6 +79,46 @@ class Replica:
         if not found:
             raise LookupError(name)
         return sum(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """An engine's end of transfers: what it does (vLLM's ``kv_role``), and where others ask it for blocks."""
+
+    role: Literal["kv_producer", "kv_consumer", "kv_both"]
+    port: int
+
+    @property
+    def flags(self) -> list[str]:
+        config = {"kv_connector": "NixlConnector", "kv_role": self.role, "kv_buffer_device": "cpu"}
+        return ["--kv-transfer-config", json.dumps(config)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"UCX_TLS": "tcp,shm,self", "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.port)}
+
+
+def start_pair(installation: Installation, *, decode_context_tokens: int = CONTEXT_TOKENS) -> tuple[Replica, Replica]:
+    """A prefill and a decode replica that hand KV caches over, healthy; the installation has what transfers need.
+
+    Raises:
+        EngineUnavailableError: as :func:`start`.
+    """
+    (installation.root / "run").mkdir(parents=True, exist_ok=True)
+    ports = free_ports(8)
+    ends = {"prefill": Connector("kv_producer", ports[3]), "decode": Connector("kv_consumer", ports[7])}
+    started: list[Replica] = []
+    try:
+        for place, (name, connector) in enumerate(ends.items()):
+            context_tokens = decode_context_tokens if name == "decode" else CONTEXT_TOKENS
+            started.append(
+                _spawn(installation, name, ports[4 * place : 4 * place + 3], KV_BLOCKS, connector=connector, context_tokens=context_tokens)
+            )
+        _wait_until_healthy(started)
+    except BaseException:
+        stop(started)
+        raise
+    return started[0], started[1]
 
 
 def start(installation: Installation, names: Sequence[str], *, kv_blocks: int = KV_BLOCKS) -> list[Replica]:
@@ -144,7 +185,9 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def command(installation: Installation, port: int, events_port: int, replay_port: int, kv_blocks: int = KV_BLOCKS) -> list[str]:
+def command(
+    installation: Installation, port: int, events_port: int, replay_port: int, kv_blocks: int = KV_BLOCKS, *, context_tokens: int = CONTEXT_TOKENS
+) -> list[str]:
     """The engine's command line."""
     events = {
         "enable_kv_cache_events": True,
@@ -158,7 +201,7 @@ def command(installation: Installation, port: int, events_port: int, replay_port
         "--host": "127.0.0.1",
         "--port": str(port),
         "--dtype": "bfloat16",
-        "--max-model-len": str(CONTEXT_TOKENS),
+        "--max-model-len": str(context_tokens),
         "--block-size": str(BLOCK_TOKENS),
         "--num-gpu-blocks-override": str(kv_blocks),
         "--max-num-seqs": "8",
@@ -199,13 +242,22 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _spawn(installation: Installation, name: str, ports: Sequence[int], kv_blocks: int) -> Replica:
+def _spawn(
+    installation: Installation,
+    name: str,
+    ports: Sequence[int],
+    kv_blocks: int,
+    *,
+    connector: Connector | None = None,
+    context_tokens: int = CONTEXT_TOKENS,
+) -> Replica:
     log = installation.root / "run" / f"{name}.log"
     port, events_port, replay_port = ports
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command(installation, port, events_port, replay_port, kv_blocks),
-            env=environment(installation),
+            command(installation, port, events_port, replay_port, kv_blocks, context_tokens=context_tokens)
+            + ([] if connector is None else connector.flags),
+            env=environment(installation) | ({} if connector is None else connector.environment),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
