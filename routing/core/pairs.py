@@ -66,7 +66,7 @@ class Pair:
 
 def admit_s(replica: Replica) -> float:
     """Seconds until a decode replica that has the KV cache makes the first token: the work ahead of it, and one step."""
-    return replica.network_s + ttft.wait_s(replica) + replica.fixed_s * ttft.interference(replica)
+    return replica.network_s + ttft.wait_s(replica) + replica.fixed_s * ttft.interference(replica) + replica.adapter_s
 
 
 def pair(ask: Ask, prefill: Replica, decode: Replica, way: Way) -> Pair:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 PRIORITIES = ("interactive", "standard", "batch")  # classes inside a tenant, the first goes first
 Overload = Literal["hold", "shed", "spill"]
 PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "session", "weighted"]
-SCORERS = ("wait", "prefill", "tier", "external_price", "pressure", "slo_guard")
+SCORERS = ("wait", "prefill", "tier", "external_price", "pressure", "slo_guard", "adapter")
 
 
 class PolicyError(ValueError):

@@ -2,9 +2,9 @@
 
 Policy. An answer is judged before the client is told anything: by its status, by its body, by the first event of a stream (comments before it
 are held).
-Then: a refused or broken connection, a 5xx, a first byte that did not come in time, an engine's 401 or redirect, a 429 and an answer that was
-aborted are tried once more, on the next best replica, after the first connection was closed; that may run a prompt twice, never show it twice. A
-reused
+Then: a refused or broken connection, a 5xx, a first byte that did not come in time, an engine's 401 or redirect, a 429, a model that the engine no
+longer has, and an answer that was aborted are tried once more, on the next best replica, after the first connection was closed; that may run a prompt
+twice, never show it twice. A reused
 connection that ended before a byte of the answer is tried again on a new connection to the same replica, once, and counts for nothing. A 4xx is the
 client's and goes back unchanged. After the first byte nothing is retried. A prompt that another replica computes first takes the steps of
 :mod:`routing.dataplane.transfer`; where those fail, it starts anew as an ordinary one.
@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from routing.core import body as bodies
-from routing.core import sse, tracecontext
+from routing.core import filters, sse, tracecontext
 from routing.core.breaker import Breaker
-from routing.core.verdict import OK, Verdict, judge, may_pass, parse, safe_message
+from routing.core.verdict import OK, Verdict, judge, may_pass, misses_model, parse, safe_message
 from routing.dataplane import errors, transfer, upstream
 from routing.dataplane.errors import ApiError
 from routing.dataplane.inflight import Attempt, Flight
@@ -31,6 +31,7 @@ from routing.dataplane.transfer import Handed
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 MAX_ATTEMPTS = 2
+NOT_SERVED = filters.MODEL_NOT_SERVED
 MAX_HELD_BYTES = 64 * 1024  # comments and blank lines before the first event
 
 
@@ -63,6 +64,8 @@ class _Failures:
             return self.throttled
         if self.causes and all(cause in ("connect", "connect_timeout", "blocked") for cause in self.causes):
             return errors.no_ready_replica()
+        if self.causes and self.causes[-1] == NOT_SERVED:
+            return errors.model_not_served()
         if self.causes and self.causes[-1] in ("first_byte_timeout", "idle_timeout"):
             return errors.upstream_timeout()
         return errors.upstream_error(503 if self.status == 503 else 502)
@@ -116,6 +119,10 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         if verdict.kind == "ok":
             attempt.succeeded(whole=answer.splitter is None)
             return answer
+        if _unlisted(flight, attempt, verdict):
+            failures.causes.append(NOT_SERVED)
+            flight.end_attempt()
+            continue
         error = _error_for(flight, attempt, answer, verdict)
         if verdict.kind == "client":
             attempt.succeeded()
@@ -131,6 +138,16 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         failures.throttled = error if verdict.kind == "busy" else None
         flight.end_attempt()
     raise failures.final()
+
+
+def _unlisted(flight: Flight, attempt: Attempt, verdict: Verdict) -> bool:
+    """Whether the engine no longer has the model or adapter, which its list has not said yet. That is no failure of the engine: another may have it."""
+    if flight.endpoint is None or not misses_model(verdict, flight.endpoint.entry.served_model):
+        return False
+    attempt.failed(NOT_SERVED, breaker=False)
+    attempt.engine.adapters.forget(flight.endpoint.entry.served_model)
+    attempt.engine.list_again(time.monotonic())
+    return True
 
 
 def _is_shared(flight: Flight) -> bool:

@@ -41,6 +41,7 @@ class Prediction:
     counted_tokens: int | None
     pressure: float
     full_report: bool
+    first_use: bool  # of the adapter: the request brings it in
 
 
 def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, owner: bytes, probe: bool) -> Prediction:
@@ -70,6 +71,7 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
         counted_tokens=prompt.exact_tokens if prompt.exact_tokens == prompt.tokens else None,
         pressure=_pressure(plane, choice, prompt),
         full_report=full_report,
+        first_use=chosen.adapter is not None and choice.engine.adapters.dispatched(chosen.adapter, now_s),
     )
 
 
@@ -104,7 +106,11 @@ def learn(flight: Flight) -> None:
     cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
     uncached = max(1.0, usage.prompt_tokens - cached)
     attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
-    if call.stream and flight.first_byte_s is not None:
+    if attempt.prediction.first_use or chosen.slot == "loading":  # its time says little of the engine's speed
+        if attempt.prediction.first_use and call.stream and flight.first_byte_s is not None:
+            waited_s = flight.first_byte_s - attempt.started_s
+            attempt.engine.adapters.observe_load(waited_s - (chosen.expected_ttft_s - chosen.adapter_s))
+    elif call.stream and flight.first_byte_s is not None:
         calibration.observe_ttft(
             tokens_ahead=attempt.tokens_ahead,
             uncached_tokens=uncached,
