@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpResponseBase
 from django.urls import URLPattern, URLResolver, re_path
 
-from console.views import audit, decisions, endpoints, isolation, keys, overview, policies, pools, reconciliation, sign_in, trials
+from console.views import audit, causes, decisions, endpoints, isolation, keys, overview, policies, pools, reconciliation, sign_in, trials
 
 app_name = "console"
 _SLUG = r"^t/(?P<slug>[a-z0-9-]{1,63})"
@@ -46,6 +46,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant("/keys", keys.Keys.as_view(), "keys"),
     _tenant("/keys/new", keys.IssueKey.as_view(), "key_issue"),
     _tenant(rf"/keys/(?P<key_id>{_ID})/revoke", keys.RevokeKey.as_view(), "key_revoke"),
+    _tenant("/causes", causes.CausesPage.as_view(), "causes"),
     _tenant("/decisions", decisions.Decisions.as_view(), "decisions"),
     _tenant(rf"/decisions/(?P<decision_id>{_ID})", decisions.DecisionPage.as_view(), "decision"),
     _tenant("/audit", audit.AuditLog.as_view(), "audit"),

@@ -17,7 +17,7 @@ from routing.core.cause import MISSES
 from routing.core.policy import SCORERS
 from routing.services.disclosure import CandidateOut, Disclosed, disclose
 
-_IN_ORDER = (
+IN_ORDER = (
     "router",
     "queue_router",
     "retry",
@@ -102,8 +102,8 @@ def _time_chart(seen: Disclosed) -> charts.StackedBars | None:
     if seen.cause is None or not seen.cause.parts:
         return None
     spent = {one.part: one.seconds for one in seen.cause.parts}
-    ordered = [(part, spent[part]) for part in _IN_ORDER if part in spent]
-    return charts.stacked_bars([("this request", True, ordered, spent.get("ideal"))], slots=_IN_ORDER)
+    ordered = [(part, spent[part]) for part in IN_ORDER if part in spent]
+    return charts.stacked_bars([("this request", True, ordered, spent.get("ideal"))], slots=IN_ORDER)
 
 
 def _terms(candidate: CandidateOut) -> list[tuple[str, float]]:

@@ -84,11 +84,12 @@ class Turns:
         self._owners: dict[bytes, OrderedDict[bytes, tuple[Turn, ...]]] = {}
         self._sizes: dict[bytes, int] = {}  # bytes, by owner
         self._lineages: dict[bytes, OrderedDict[object, tuple[bytes, bytes, Former | None]]] = {}
+        self._size_bytes = 0
         self.dropped = 0
 
     @property
     def size_bytes(self) -> int:
-        return sum(self._sizes.values())
+        return self._size_bytes
 
     def __iter__(self) -> Iterator[bytes]:
         """Owners."""
@@ -107,7 +108,9 @@ class Turns:
         before = held.pop(key, ())
         kept = [one for one in before if not turn.prints.startswith(one.prints)][: TURNS - 1]
         held[key] = (turn, *kept)
-        self._sizes[owner] = self._sizes.get(owner, 0) + _size(held[key]) - (_size(before) if before else 0)
+        grown = _size(held[key]) - (_size(before) if before else 0)
+        self._sizes[owner] = self._sizes.get(owner, 0) + grown
+        self._size_bytes += grown
         while self.size_bytes > self._budget_bytes:
             self._drop()
 
@@ -116,6 +119,7 @@ class Turns:
         held = self._owners[payer]
         _, turns = held.popitem(last=False)
         self._sizes[payer] -= _size(turns)
+        self._size_bytes -= _size(turns)
         self.dropped += 1
         if not held:
             del self._owners[payer], self._sizes[payer]
@@ -138,8 +142,9 @@ class Turns:
 
     def forget_owner(self, owner: bytes) -> None:
         """The owner is gone."""
-        for table in (self._owners, self._sizes, self._lineages):
-            table.pop(owner, None)
+        self._size_bytes -= self._sizes.pop(owner, 0)
+        self._owners.pop(owner, None)
+        self._lineages.pop(owner, None)
 
 
 _NONE: OrderedDict[bytes, tuple[Turn, ...]] = OrderedDict()

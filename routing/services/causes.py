@@ -22,7 +22,6 @@ from tenants.core.errors import Invalid
 By = Literal["endpoint", "scope", "hour"]
 MAX_ROWS = 5_000
 MAX_PERIOD = timedelta(days=7)
-DEFAULT_PERIOD = timedelta(hours=1)
 
 
 class PartSum(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +62,16 @@ def summed(
     endpoint_id: UUID | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    hours: int = 1,
 ) -> Causes:
-    """Sum causes inside the tenant's scope. ``readable``: ids of the replicas whose share may be told apart; None is all.
+    """Sum causes inside the tenant's scope. ``readable``: ids of the replicas whose share may be told apart; None is all. Without
+    ``since`` the period is the last ``hours``.
 
     Raises:
         Invalid: a period that is empty or longer than ``MAX_PERIOD``.
     """
     until = until or timezone.now()
-    since = since or until - DEFAULT_PERIOD
+    since = since or until - timedelta(hours=hours)
     if not timedelta(0) < until - since <= MAX_PERIOD:
         raise Invalid(f"Ask for at most {MAX_PERIOD.days} days.", field="since")
     wanted = queries.DecisionFilter(endpoint_id=endpoint_id, since=since, until=until)
