@@ -62,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-kv-events", action="store_true")
     parser.add_argument("--model", default="sim-8b")
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME=PATH", help="a LoRA adapter; may be repeated")
+    parser.add_argument("--adapter-slots", type=int, default=None, metavar="N", help="adapters that can be loaded at once; by default all")
+    parser.add_argument("--runtime-adapters", action="store_true", help="let adapters be loaded and unloaded over HTTP")
     parser.add_argument("--blocks", type=int, default=600, help="KV blocks, the null block included")
     parser.add_argument("--block-size", type=int, default=16, help="tokens per block")
     parser.add_argument("--max-model-len", type=int, default=None, help="tokens; by default 8192 or what the cache holds")
@@ -92,6 +94,7 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
         block_size_tokens=options.block_size,
         max_model_len_tokens=options.max_model_len or min(_DEFAULT_MODEL_LEN_TOKENS, (options.blocks - 1) * options.block_size),
         max_num_seqs=options.max_num_seqs,
+        adapter_slots=options.adapter_slots,
         max_num_batched_tokens=options.max_num_batched_tokens,
         time=TimeModel(speed=options.speed),
     )
@@ -99,6 +102,7 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
         engine=engine,
         model=options.model,
         adapters=tuple(adapters),
+        runtime_adapters=options.runtime_adapters,
         host=options.host,
         http_port=options.port,
         kv_port=None if options.no_kv_events else options.kv_port,

@@ -183,9 +183,7 @@ class Answer:
         """The chat stream's first chunk. It is sent when the first token exists, not before."""
         delta = {"index": choice.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         chunk = self._chunk([delta]) | self._running_usage()
-        return chunk_bytes(
-            chunk | {"prompt_token_ids": list(choice.prompt) if self._call.return_token_ids else None, "prompt_text": None}
-        )
+        return chunk_bytes(chunk | {"prompt_token_ids": list(choice.prompt) if self._call.return_token_ids else None, "prompt_text": None})
 
     def token_chunk(self, choice: Choice, text: str) -> bytes:
         ids = [choice.token_ids[-1]] if self._call.return_token_ids else None

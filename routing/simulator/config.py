@@ -31,6 +31,7 @@ class TimeModel:
     attention_s_per_token_pair: float = 4e-9
     decode_s_per_sequence: float = 0.000_15
     decode_s_per_context_token: float = 6.5e-8
+    adapter_load_s: float = 0.1  # bringing a LoRA adapter into a slot; no measurement either
     speed: float = 1.0
 
     def __post_init__(self) -> None:
@@ -58,12 +59,15 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     hash_algorithm: HashAlgorithm = "sha256"
     salt_mode: SaltMode = "honour"
+    adapter_slots: int | None = None  # vLLM's max_loras; None: no bound
     event_int_hashes: bool = True  # False: 32-byte digests, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
     time: TimeModel = field(default_factory=TimeModel)
 
     def __post_init__(self) -> None:
         if self.block_size_tokens < 1 or self.max_num_seqs < 1 or self.max_num_batched_tokens < 1:
             raise ValueError("block size, sequences and token budget must be at least 1")
+        if self.adapter_slots is not None and self.adapter_slots < 1:
+            raise ValueError("adapter_slots must be at least 1")
         if self.max_model_len_tokens > self.usable_blocks * self.block_size_tokens:
             # One request alone must always fit, or the scheduler could not make progress.
             raise ValueError(
@@ -113,6 +117,7 @@ class ReplicaConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     model: str = "sim-8b"
     adapters: tuple[Adapter, ...] = ()
+    runtime_adapters: bool = False  # /v1/load_lora_adapter and /v1/unload_lora_adapter, as with VLLM_ALLOW_RUNTIME_LORA_UPDATING
     host: str = "127.0.0.1"
     http_port: int = 0
     kv_port: int | None = 0

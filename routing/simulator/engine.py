@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 from msgspec import UNSET
 
+from routing.simulator.adapters import AdapterSlots
 from routing.simulator.cache import Block, BlockPool
 from routing.simulator.config import EngineConfig, SaltMode
 from routing.simulator.events import (
@@ -79,6 +80,10 @@ class _Request:
         return len(self.submission.token_ids)
 
 
+def _adapters(requests: Iterable[_Request]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.submission.adapter.name for one in requests if one.submission.adapter is not None))
+
+
 class Engine:
     """Submit, step, abort. Not thread-safe; one driver owns it."""
 
@@ -89,6 +94,7 @@ class Engine:
         self._root = root_hash(config.hash_algorithm)
         self._requests: dict[str, _Request] = {}
         self._waiting: deque[_Request] = deque()
+        self.adapters = AdapterSlots(config.adapter_slots)
         self._running: list[_Request] = []
         self._held: dict[str, list[Block]] = {}  # of requests that ended and whose blocks another engine is to fetch
         self._events: list[KvEvent] = []  # since the last step; a reset on an idle engine waits here
@@ -108,7 +114,13 @@ class Engine:
         return sum(request.prompt_tokens for request in self._requests.values() if not request.emitted)
 
     def stats(self) -> Stats:
-        return Stats(running=len(self._running), waiting=len(self._waiting), usage=self.pool.usage)
+        return Stats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            usage=self.pool.usage,
+            running_adapters=_adapters(self._running),
+            waiting_adapters=_adapters(self._waiting),
+        )
 
     def submit(self, submission: Submission, now_s: float) -> None:
         """Queue a request.
@@ -171,10 +183,12 @@ class Engine:
         With nothing to do the duration is 0; events that were pending are still handed over.
         """
         self._queried_tokens = self._hit_tokens = 0
+        loads = self.adapters.loads
         scheduled = self._schedule(now_s)
         if self._requests and not scheduled:
             raise RuntimeError("the scheduler made no progress")  # EngineConfig rules this out
         duration_s = step_duration_s(self.config.time, [self._work(request, tokens) for request, tokens in scheduled])
+        duration_s += (self.adapters.loads - loads) * self.config.time.adapter_load_s / self.config.time.speed
         outputs, preemptions = self._run(scheduled, now_s + duration_s)
         events, self._events = tuple(self._events), []
         stats = Stats(
@@ -185,6 +199,8 @@ class Engine:
             hit_tokens=self._hit_tokens,
             preemptions=preemptions,
             scheduled_tokens=sum(tokens for _, tokens in scheduled),
+            running_adapters=_adapters(self._running),
+            waiting_adapters=_adapters(self._waiting),
         )
         return StepResult(duration_s, tuple(outputs), events, stats)
 
@@ -209,11 +225,18 @@ class Engine:
             scheduled.append((request, tokens))
             budget_tokens -= tokens
             position += 1
+        passed: list[_Request] = []  # no slot for their adapter now
         while not preempted and self._waiting and budget_tokens > 0 and len(self._running) < self.config.max_num_seqs:
             request = self._waiting[0]
+            adapter, in_use = request.submission.adapter, _adapters(self._running)
+            if adapter is not None and not self.adapters.has_room(adapter.name, in_use):
+                passed.append(self._waiting.popleft())
+                continue
             found_tokens = self._admit(request)
             if found_tokens is None:
                 break
+            if adapter is not None:
+                self.adapters.take(adapter.name, in_use)
             self._waiting.popleft()
             self._running.append(request)
             if request.cached_tokens is None:  # a resumed request is neither counted nor reported again
@@ -225,6 +248,7 @@ class Engine:
             self._grow(request, found_tokens + tokens)
             scheduled.append((request, tokens))
             budget_tokens -= tokens
+        self._waiting.extendleft(reversed(passed))
         return scheduled
 
     def _admit(self, request: _Request) -> int | None:
@@ -262,9 +286,7 @@ class Engine:
                 return False
             taken, evicted = self.pool.take(missing)
             request.blocks.extend(taken)
-            self._events.extend(
-                BlockRemoved(block_hashes=(self._event_hash(digest),), medium=MEDIUM) for digest in evicted
-            )
+            self._events.extend(BlockRemoved(block_hashes=(self._event_hash(digest),), medium=MEDIUM) for digest in evicted)
         full = upto_tokens // size
         if full > request.stored_blocks:
             for index in range(request.stored_blocks, full):

@@ -42,9 +42,7 @@ def unsupported_media_type() -> ApiError:
 
 
 def unknown_model(name: str, known: list[str]) -> ApiError:
-    return ApiError(
-        404, f"The model `{name}` does not exist. Valid aliases: {', '.join(known)}.", kind="NotFoundError", param="model"
-    )
+    return ApiError(404, f"The model `{name}` does not exist. Valid aliases: {', '.join(known)}.", kind="NotFoundError", param="model")
 
 
 def prompt_too_long(limit_tokens: int) -> ApiError:

@@ -43,9 +43,7 @@ class RunningReplica:
 
     async def start(self) -> None:
         """Listen. After a failure (a taken port) ``stop`` still cleans up."""
-        self._runner = web.AppRunner(
-            build_app(self.replica), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S
-        )
+        self._runner = web.AppRunner(build_app(self.replica), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         self.replica.start()
         if self.replica.transfers is not None:
             await self.replica.transfers.start()

@@ -53,9 +53,7 @@ def seed_of(token_ids: Sequence[int], *parts: object) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def speak(
-    tokenizer: Tokenizer, seed: int, *, max_tokens: int, min_tokens: int = 0, ignore_eos: bool = False, stop: Sequence[str] = ()
-) -> Speech:
+def speak(tokenizer: Tokenizer, seed: int, *, max_tokens: int, min_tokens: int = 0, ignore_eos: bool = False, stop: Sequence[str] = ()) -> Speech:
     """Say up to ``max_tokens`` tokens, at least one.
 
     The text is made first and tokenised as a whole, so that the same text sent back in the next turn has the same ids.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from routing.simulator.config import ReplicaConfig
@@ -9,15 +11,9 @@ from routing.simulator.submission import Output, Stats, StepResult
 
 _LABELS = ("engine", "model_name")
 _COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
-_LATENCY_S = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
-_TOKEN_LATENCY_S = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-)
-_TTFT_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
+_LATENCY_S = (*(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),)
+_TOKEN_LATENCY_S = (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),)
+_TTFT_S = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),)
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 _HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "request_prompt_tokens": _COUNTS,
@@ -79,15 +75,17 @@ class ReplicaMetrics:
         self._rejections = {
             reason: rejected.labels(model_name=config.model, reason=reason) for reason in ("max_num_queued_reqs", "max_num_queued_tokens")
         }
-        Gauge("process_start_time_seconds", "Start time of the replica since unix epoch in seconds.", registry=self.registry).set(
-            started_unix_s
-        )
+        Gauge("process_start_time_seconds", "Start time of the replica since unix epoch in seconds.", registry=self.registry).set(started_unix_s)
         self._describe_cache(config)
         self._expired: Counter | None = None
         if config.transfers is not None:
             self._expired = self._counter("nixl_num_kv_expired_reqs")
-        if config.adapters:
-            self._describe_adapters(config, started_unix_s)
+        self._adapters: Gauge | None = None
+        self._slots = str(config.engine.adapter_slots or len(config.adapters))
+        if config.adapters or config.runtime_adapters:
+            names = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+            self._adapters = Gauge("vllm:lora_requests_info", "Running stats on lora requests.", names, registry=self.registry)
+            self._show_adapters((), (), started_unix_s)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -106,6 +104,7 @@ class ReplicaMetrics:
         self._waiting.set(stats.waiting)
         self._waiting_capacity.set(stats.waiting)
         self._usage.set(stats.usage)
+        self._show_adapters(stats.running_adapters, stats.waiting_adapters, time.time())
 
     def observe_step(self, result: StepResult, done_s: float) -> None:
         """Count a step that ended at ``done_s`` on the engine's clock."""
@@ -189,7 +188,7 @@ class ReplicaMetrics:
         gauge = Gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", tuple(facts), registry=self.registry)
         gauge.labels(**facts).set(1)
 
-    def _describe_adapters(self, config: ReplicaConfig, started_unix_s: float) -> None:
-        labels = {"max_lora": str(len(config.adapters)), "running_lora_adapters": "", "waiting_lora_adapters": ""}
-        gauge = Gauge("vllm:lora_requests_info", "Running stats on lora requests.", tuple(labels), registry=self.registry)
-        gauge.labels(**labels).set(started_unix_s)
+    def _show_adapters(self, running: tuple[str, ...], waiting: tuple[str, ...], unix_s: float) -> None:
+        """A row for every combination there ever was; the latest time as value says which holds."""
+        if self._adapters is not None:
+            self._adapters.labels(self._slots, ",".join(running), ",".join(waiting)).set(unix_s)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from routing.simulator.answers import Choice
-from routing.simulator.config import Faults, ReplicaConfig, SaltMode
+from routing.simulator.config import Adapter, Faults, ReplicaConfig, SaltMode
 from routing.simulator.engine import Engine
 from routing.simulator.errors import BACKLOG_MESSAGE, ApiError, busy, engine_dead
 from routing.simulator.language import KNOWN_WORDS, Speech, seed_of, speak
@@ -227,6 +227,25 @@ class Replica:
             ignore_eos=call.ignore_eos,
             stop=call.stop,
         )
+
+    # -- adapters --------------------------------------------------------------------------------------------------
+
+    def load_adapter(self, name: str, path: str) -> bool:
+        """Serve one more adapter; False if there is one of this name. It comes into a slot on first use."""
+        if any(one.name == name for one in self.config.adapters):
+            return False
+        last_id = max((one.adapter_id for one in self.config.adapters), default=0)
+        self.config = replace(self.config, adapters=(*self.config.adapters, Adapter(name, path, last_id + 1)))
+        return True
+
+    def unload_adapter(self, name: str) -> bool:
+        """Serve an adapter no longer; False if there is none. Requests that run with it end as they would have."""
+        kept = tuple(one for one in self.config.adapters if one.name != name)
+        if len(kept) == len(self.config.adapters):
+            return False
+        self.config = replace(self.config, adapters=kept)
+        self.engine.adapters.unload(name)
+        return True
 
     # -- switches --------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ def build_app(replica: Replica) -> web.Application:
             web.post("/v1/chat/completions/render", render_chat),
             web.post("/v1/completions/render", render_completions),
             web.get("/v1/models", models),
+            web.post("/v1/load_lora_adapter", load_adapter),
+            web.post("/v1/unload_lora_adapter", unload_adapter),
             web.post("/tokenize", tokenize),
             web.post("/detokenize", detokenize),
             web.get("/health", health),
@@ -286,6 +288,30 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
 
 async def models(request: web.Request) -> web.StreamResponse:
     return _json(answers.model_list(request.app[REPLICA].config))
+
+
+async def load_adapter(request: web.Request) -> web.StreamResponse:
+    name, path = await _adapter_asked(request, "lora_name", "lora_path")
+    if not request.app[REPLICA].load_adapter(name, path):
+        raise bad_request(f"The lora adapter '{name}' has already been loaded.")
+    return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+
+async def unload_adapter(request: web.Request) -> web.StreamResponse:
+    (name,) = await _adapter_asked(request, "lora_name")
+    if not request.app[REPLICA].unload_adapter(name):
+        raise ApiError(404, f"The lora adapter '{name}' cannot be found.", kind="NotFoundError")
+    return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+
+async def _adapter_asked(request: web.Request, *members: str) -> tuple[str, ...]:
+    if not request.app[REPLICA].config.runtime_adapters:
+        raise web.HTTPNotFound
+    body = parse_object(await request.read())
+    found = tuple(body[member] for member in members if isinstance(body.get(member), str) and body[member])
+    if len(found) != len(members):
+        raise bad_request(f"{' and '.join(members)} must be provided.")
+    return found
 
 
 async def health(request: web.Request) -> web.StreamResponse:

@@ -70,6 +70,8 @@ class Stats:
     hit_tokens: int = 0
     preemptions: int = 0
     scheduled_tokens: int = 0
+    running_adapters: tuple[str, ...] = ()  # of requests, in their order
+    waiting_adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

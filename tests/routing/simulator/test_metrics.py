@@ -32,9 +32,7 @@ async def scrape(wire: Wire) -> dict[str, Metric]:
 def value(families: dict[str, Metric], name: str, **labels: str) -> float:
     base = name.removesuffix("_total").removesuffix("_count").removesuffix("_sum")
     family = families.get(name) or families[base]
-    (sample,) = [
-        sample for sample in family.samples if sample.name == name and labels.items() <= sample.labels.items()
-    ]
+    (sample,) = [sample for sample in family.samples if sample.name == name and labels.items() <= sample.labels.items()]
     return sample.value
 
 
@@ -96,10 +94,13 @@ async def test_gauges_show_running_and_waiting() -> None:
 
 
 async def test_adapters_are_described() -> None:
-    """Their traffic is counted under the base model."""
-    async with wired(replace(RECORDED, adapters=(Adapter("ad1", "/a", 1),))) as wire:
+    """Their traffic is counted under the base model; the newest row names those that run now."""
+    config = replace(RECORDED, adapters=(Adapter("ad1", "/a", 1), Adapter("ad2", "/b", 2)), engine=replace(RECORDED.engine, adapter_slots=1))
+    async with wired(config) as wire:
         await wire.chat("Hi", model="ad1")
         families = await scrape(wire)
-    (info,) = families["vllm:lora_requests_info"].samples
-    assert info.labels["max_lora"] == "1"
+    rows = {sample.labels["running_lora_adapters"]: sample for sample in families["vllm:lora_requests_info"].samples}
+    assert set(rows) == {"", "ad1"}
+    assert {sample.labels["max_lora"] for sample in rows.values()} == {"1"}
+    assert rows[""].value >= rows["ad1"].value > 1e9
     assert value(families, "vllm:request_success_total", finished_reason="length", model_name="tiny") == 1
