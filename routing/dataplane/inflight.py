@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 Part = Literal["answer", "prefill"]
 
 MAX_CANDIDATES = 32  # in a record
-_NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error", "status_429", "model_not_served"})  # errors after which no engine holds the prompt
+# Errors after which no engine holds the prompt.
+_NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error", "status_429", "model_not_served"})
 _AUDITS = b"audits"
 
 
