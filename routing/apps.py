@@ -14,8 +14,10 @@ class RoutingConfig(AppConfig):
         from namespaces.services import rotation, sealed
         from routing.services.credentials import ReplicaCredentials, routers_ready
         from routing.services.publishing import publish_on_commit
+        from routing.services.webhooks import WebhookSecrets
         from tenants.changes import subscribe
 
         subscribe(publish_on_commit)
         sealed.register(ReplicaCredentials())
+        sealed.register(WebhookSecrets())
         rotation.require(routers_ready)

@@ -16,8 +16,9 @@ from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
+from namespaces.tasks import root_keys
 from routing import queries
-from routing.services import key_use, publishing, retention
+from routing.services import alerts, key_use, publishing, retention, webhooks
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 from routing.services.reconciliation import running as reconciling
@@ -88,6 +89,36 @@ def sweep_isolation() -> None:
         _watch.look(found, timezone.now())
     except (OperationalError, InterfaceError, RedisError) as error:
         _log.warning("routers' reports were not acted on (%s); the next sweep goes on", type(error).__name__)
+
+
+@door("routing.alerts_sweep", soft_s=100, hard_s=115, expires_s=50)
+def alerts_sweep() -> None:
+    """Count objectives and settle alerts of all tenants, as far as time allows. Not retried: the next beat goes on."""
+    try:
+        changed = alerts.sweep()
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("alerts were not settled (%s); the next run goes on", type(error).__name__)
+        return
+    if changed:
+        _log.info("%d alerts began or ended", changed)
+
+
+@door("routing.webhooks_send", soft_s=25, hard_s=30, expires_s=30)
+def webhooks_send(tenant_id: str) -> None:
+    """Send what one tenant's webhooks have due. Not retried: the sweep is the retry."""
+    try:
+        webhooks.send(UUID(tenant_id), root_keys())
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("webhooks were not sent (%s); the sweep goes on", type(error).__name__)
+
+
+@door("routing.webhooks_sweep", soft_s=25, hard_s=30, expires_s=10)
+def webhooks_sweep() -> None:
+    """Send what is due of all tenants, as far as time allows: this queue makes tenants' keys too. Not retried: the next beat goes on."""
+    try:
+        webhooks.sweep(root_keys())
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("webhooks were not sent (%s); the next sweep goes on", type(error).__name__)
 
 
 @door("routing.reconcile", soft_s=100, hard_s=115, expires_s=50)

@@ -178,6 +178,8 @@ CELERY_TASK_ROUTES = {
     "routing.plan_audits": {"queue": "bulk"},
     "routing.note_key_use": {"queue": "bulk"},
     "routing.reconcile*": {"queue": "bulk"},
+    "routing.alerts*": {"queue": "bulk"},
+    "routing.webhooks*": {"queue": "keys"},
     "routing.tend_records": {"queue": "bulk"},
     "routing.keep_partitions": {"queue": "bulk"},
 }
@@ -189,6 +191,8 @@ CELERY_BEAT_SCHEDULE = {
     "audit-plan": {"task": "routing.plan_audits", "schedule": 15.0},
     "key-use": {"task": "routing.note_key_use", "schedule": 30.0},
     "reconciliation": {"task": "routing.reconcile", "schedule": 60.0},
+    "alerts": {"task": "routing.alerts_sweep", "schedule": 60.0},
+    "webhooks": {"task": "routing.webhooks_sweep", "schedule": 10.0},
     "records-tend": {"task": "routing.tend_records", "schedule": 60.0},
     "records-partitions": {"task": "routing.keep_partitions", "schedule": 3600.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
@@ -199,6 +203,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = env.text("CELERY_BEAT_SCHEDULE_FILE", "/tmp/salt
 
 # Ranges on which replicas may live although they are loopback or private; empty in production, the demo names 127.0.0.0/8.
 ALLOWED_RANGES = env.words("SALTROUTE_ALLOWED_RANGES")
+WEBHOOKS_HTTP = env.flag("SALTROUTE_WEBHOOKS_HTTP")  # webhooks may be plain HTTP
 SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
 PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")
 ROOT = env.root_references()  # where root keys lie, current first; set for the `keys` worker alone. Opened at first use: namespaces.roots.held

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from console.access import TenantPage
-from console.reads import endpoints, pools, traffic
+from console.reads import alerts, endpoints, pools, traffic
 from routing import queries
 from routing.services import trials
 from tenants.models import Tenant
@@ -42,6 +42,7 @@ class EndpointPage(TenantPage):
             "identity": endpoints.identity(endpoint, tenant_slug=self.caller.seat.slug, tenant_epoch=epoch),
             "traffic": found.by_endpoint.get(endpoint.id),
             "trial": trials.report(tenant_id=self.tenant_id, endpoint=endpoint, whole=whole, now=timezone.now()),
+            "objectives": alerts.objectives(self.tenant_id, endpoint.id),
             "router_url": settings.ROUTER_PUBLIC_URL,
         }
         return self.page("console/endpoint.html", context)

@@ -102,6 +102,11 @@ def credential_info(tenant_id: UUID, replica_id: UUID) -> bytes:
     return cbor2.dumps(["replica-credential", tenant_id.bytes, replica_id.bytes], canonical=True)
 
 
+def webhook_info(tenant_id: UUID, webhook_id: UUID) -> bytes:
+    """The binding of a sealed webhook secret, as :func:`credential_info`."""
+    return cbor2.dumps(["webhook-secret", tenant_id.bytes, webhook_id.bytes], canonical=True)
+
+
 def lock_state(root: bytes, plaintext: bytes, nonce: bytes) -> bytes:
     """Encrypt a router's snapshot for its own disk."""
     return nonce + AESGCM(_derive(root, "state")).encrypt(nonce, plaintext, b"router-state")

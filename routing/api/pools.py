@@ -96,19 +96,21 @@ class GrantCollection(TenantView):
         """By slug, all at once: there are at most a thousand."""
         pool = queries.own_pool(self.tenant_id, reference)
         slugs = {ref.tenant_id: ref.slug for ref in all_tenants()}
-        found = [shapes.GrantOut(tenant_id=one, tenant=slugs[one]) for one in pools.grantees(pool) if one in slugs]
+        weights = pools.weights(pool)
+        found = [shapes.GrantOut(tenant_id=one, tenant=slugs[one], weight=weights[one]) for one in pools.grantees(pool) if one in slugs]
         return self.answer({"results": sorted(found, key=lambda one: one.tenant), "next": None})
 
     @describe("grants_create", "Grant a platform pool", body=shapes.GrantNew, answers=changed(shapes.GrantOut), status=201, tag="pools")
     def post(self, request: Request, reference: str) -> Response:
-        """The tenant's routers hold the pool from its next snapshot on. Safe to repeat."""
-        slug = parse(request, shapes.GrantNew).tenant
+        """The tenant's routers hold the pool from its next snapshot on. Safe to repeat; another weight changes the grant."""
+        wanted = parse(request, shapes.GrantNew)
+        slug = wanted.tenant
         pool_id = queries.own_pool(self.tenant_id, reference).id
         grantee = tenant_id_of(slug)
         if grantee is None:
             raise Invalid("There is no such tenant.", field="tenant")
-        pools.grant(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee)
-        return self.changed(shapes.GrantOut(tenant_id=grantee, tenant=slug), status=201)
+        row = pools.grant(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee, weight=wanted.weight)
+        return self.changed(shapes.GrantOut(tenant_id=grantee, tenant=slug, weight=row.weight), status=201)
 
 
 class GrantItem(TenantView):
@@ -123,8 +125,9 @@ class GrantItem(TenantView):
         grantee = tenant_id_of(slug)
         if grantee is None:
             raise NotFound
+        weight = pools.weights(queries.own_pool(self.tenant_id, reference)).get(grantee, 1.0)
         pools.withdraw(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee)
-        return self.changed(shapes.GrantOut(tenant_id=grantee, tenant=slug))
+        return self.changed(shapes.GrantOut(tenant_id=grantee, tenant=slug, weight=weight))
 
 
 def _fields(body: Body) -> dict[str, Any]:

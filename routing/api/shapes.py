@@ -153,16 +153,18 @@ class PoolChange(Body):
 
 
 class GrantOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant that may use a platform pool."""
+    """A tenant that may use a platform pool, and its part of turns and of the queue while several wait."""
 
     tenant_id: UUID
     tenant: str
+    weight: float
 
 
 class GrantNew(Body):
-    """The slug of a tenant that shall use the pool."""
+    """The slug of a tenant that shall use the pool. ``weight``: its part while several wait; left as it is, 1 at first."""
 
     tenant: str
+    weight: float | None = None
 
 
 class KvEventsBody(Body):

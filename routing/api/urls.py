@@ -11,7 +11,21 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from namespaces.api.urls import urlpatterns as namespace_urls
-from routing.api import audits, catalogue, causes, decisions, endpoints, full_records, identity, policies, pools, reconciliation, trials, usage
+from routing.api import (
+    alerts,
+    audits,
+    catalogue,
+    causes,
+    decisions,
+    endpoints,
+    full_records,
+    identity,
+    policies,
+    pools,
+    reconciliation,
+    trials,
+    usage,
+)
 from tenants.api.base import ApiView, both
 from tenants.api.urls import urlpatterns as tenant_urls
 from tenants.core.errors import NotFound
@@ -59,6 +73,7 @@ _resources: list[URLPattern | URLResolver] = [
     *both("replicas/<path:reference>", pools.ReplicaItem, "replica"),
     *both("endpoints", endpoints.EndpointCollection, "endpoints"),
     *both("endpoints/<path:reference>/explain", full_records.EndpointExplain, "endpoint-explain"),
+    *both("endpoints/<path:reference>/slo", alerts.EndpointSloView, "endpoint-slo"),
     *both("endpoints/<path:reference>/rotate-epoch", endpoints.EndpointRotateEpoch, "endpoint-rotate-epoch"),
     *both("endpoints/<path:reference>/trial/promote", trials.EndpointPromote, "endpoint-promote"),
     *both("endpoints/<path:reference>/trial", trials.EndpointTrial, "endpoint-trial"),
@@ -73,6 +88,13 @@ _resources: list[URLPattern | URLResolver] = [
     *both("records", usage.RecordsView, "records"),
     *both("usage", usage.UsageCollection, "usage"),
     *both("usage/export", usage.UsageExport, "usage-export"),
+    *both("alerts", alerts.AlertCollection, "alerts"),
+    *both("alerts/<str:reference>", alerts.AlertItem, "alert"),
+    *both("webhooks", alerts.WebhookCollection, "webhooks"),
+    *both("webhooks/<str:reference>/rotate-secret", alerts.WebhookRotate, "webhook-rotate"),
+    *both("webhooks/<str:reference>/test", alerts.WebhookTest, "webhook-test"),
+    *both("webhooks/<str:reference>/deliveries", alerts.WebhookDeliveries, "webhook-deliveries"),
+    *both("webhooks/<str:reference>", alerts.WebhookItem, "webhook"),
     *both("audits", audits.AuditCollection, "audits"),
     *both("audits/<str:reference>/export", audits.AuditExport, "audit-export"),
     *both("audits/<str:reference>", audits.AuditItem, "audit"),

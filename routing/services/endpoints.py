@@ -9,7 +9,7 @@ from django.db.models import F
 
 from routing.core.engines import ENGINES
 from routing.models import Adapter, Endpoint, ModelSpec, PolicyVersion, PoolGrant
-from routing.services import policies, support
+from routing.services import policies, slo, support
 from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
@@ -197,6 +197,7 @@ def create(*, tenant_id: UUID, actor: Actor, **fields: Unpack[EndpointFields]) -
     with refuse_on(endpoint_name_per_tenant=Conflict(_NAME_TAKEN, field="name")):
         endpoint = Endpoint.objects.create(tenant_id=tenant_id, **columns)
     endpoint = Endpoint.objects.select_related(*_RELATED).get(tenant_id=tenant_id, id=endpoint.id)
+    slo.check(tenant_id, endpoint)
     changes.record(
         tenant_id=tenant_id, actor=actor, action="endpoint.create", object_id=endpoint.id, object_label=endpoint.name, after=_audit(endpoint)
     )
@@ -232,6 +233,7 @@ def update(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, **fields: Unpack
     if not changed:
         return endpoint
     endpoint = Endpoint.objects.select_related(*_RELATED).get(tenant_id=tenant_id, id=endpoint_id)
+    slo.check(tenant_id, endpoint)
     after = _audit(endpoint)
     changes.record(
         tenant_id=tenant_id,

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
 from routing.models import Endpoint, Policy, PolicyVersion
-from routing.services import support
+from routing.services import slo, support
 from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
@@ -92,6 +92,8 @@ def add_version(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind, s
         support.within(newest.version, MAX_VERSIONS, "versions of a policy")
         version = PolicyVersion.objects.create(tenant_id=tenant_id, policy=policy, version=newest.version + 1, spec=spec, created_by=actor.label)
     moved = _activate(tenant_id, policy, version) if activate else 0
+    if moved and kind == "slo":
+        slo.check_users(tenant_id, version)
     if version is not newest or moved:
         changes.record(
             tenant_id=tenant_id,

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import connection
 
 from routing.models import Endpoint, Pool, PoolGrant, Replica
-from routing.services import support
+from routing.services import slo, support
 from tenants import changes, scoping
 from tenants.actor import Actor, system
 from tenants.constraints import refuse_on
@@ -20,6 +20,7 @@ from tenants.services import locks
 ISOLATION = ("audited", "declared", "dedicated")
 MAX_POOLS = 100
 MAX_GRANTS = 1000
+WEIGHTS = (0.01, 100.0)  # lowest and highest
 
 _NAME_TAKEN = "There is a pool of this name already."
 _VOUCH = "Only a platform operator may declare a pool isolated without audits."
@@ -36,6 +37,20 @@ def grantees(pool: Pool) -> list[UUID]:
         cursor.execute("SELECT tenant_id FROM saltroute_pool_grantees(%s)", [pool.id])
         found = {row[0] for row in cursor.fetchall()}
     return sorted(found - {pool.tenant_id})
+
+
+def weights(pool: Pool) -> dict[UUID, float]:
+    """The weight of each tenant that may use ``pool``, the owner's too. Runs in the owner's scope."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tenant_id, weight FROM saltroute_pool_grantees(%s)", [pool.id])
+        return dict(cursor.fetchall())
+
+
+def _weight(value: object) -> float:
+    low, high = WEIGHTS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise Invalid(f"Use a number from {low} to {high:g}.", field="weight")
+    return float(value)
 
 
 def record(
@@ -110,6 +125,8 @@ def update(
     wanted: dict[str, Any] = {}
     if name is not None:
         wanted["name"] = names.label(name, field="name", maximum=100)
+        if name != pool.name and (endpoint := slo.spilling_to(tenant_id, pool_id=pool.id)) is not None:
+            raise Conflict(f"The endpoint {endpoint.name} spills to this pool by its name.", field="name")
     if isolation is not None and isolation != pool.isolation:
         wanted["isolation"] = _isolation(isolation, platform=platform)
     with refuse_on(pool_name_per_tenant=Conflict(_NAME_TAKEN, field="name")):
@@ -131,6 +148,9 @@ def delete(*, tenant_id: UUID, actor: Actor, pool_id: UUID) -> None:
     endpoint = Endpoint.objects.filter(tenant_id=tenant_id, grant__pool_id=pool_id).first()
     if endpoint is not None:
         raise Conflict(f"The endpoint {endpoint.name} sits on this pool.")
+    endpoint = slo.spilling_to(tenant_id, pool_id=pool_id)
+    if endpoint is not None:
+        raise Conflict(f"The endpoint {endpoint.name} spills to this pool.")
     for grantee in grantees(pool):
         _release_if_deleted(pool, grantee)
     Replica.objects.filter(tenant_id=tenant_id, pool=pool).delete()
@@ -160,13 +180,15 @@ def _release_if_deleted(pool: Pool, grantee: UUID) -> None:
         PoolGrant.objects.filter(tenant_id=grantee, pool_id=pool.id).delete()
 
 
-def grant(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) -> PoolGrant:
+def grant(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID, weight: float | None = None) -> PoolGrant:
     """Let ``grantee_id`` use a platform pool; raises the grantee's version. Safe to repeat. ``tenant_id`` is the platform's tenant.
+
+    ``weight`` is the tenant's part of turns and of the queue while several wait; None leaves it, 1 for a new grant.
 
     Raises:
         NotFound: no such pool of this tenant.
         Forbidden: the tenant is not the platform: only platform pools are shared.
-        Invalid: no such tenant, or it is deleted.
+        Invalid: no such tenant, or it is deleted, or the weight is out of range.
         LimitReached: ``MAX_GRANTS``.
     """
     locks.tenant(tenant_id)
@@ -174,18 +196,28 @@ def grant(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) -> 
     if not is_platform(tenant_id):
         raise Forbidden("Only pools of the platform can be granted to other tenants.")
     support.within(len(grantees(pool)), MAX_GRANTS, "grants per pool")
+    wanted = 1.0 if weight is None else _weight(weight)
     with scoping.tenant_scope(grantee_id):
         grantee = Tenant.objects.filter(id=grantee_id, deleted_at=None).first()
         if grantee is None:
             raise Invalid("There is no such tenant.", field="tenant")
-        row, created = PoolGrant.objects.get_or_create(tenant_id=grantee_id, pool=pool)
+        row, created = PoolGrant.objects.get_or_create(tenant_id=grantee_id, pool=pool, defaults={"weight": wanted})
+        before, after = ({}, {}) if created else support.apply_changes(row, {} if weight is None else {"weight": wanted})
         if created:
             changes.record(
                 tenant_id=grantee_id, actor=system("platform"), action="pool_grant.create", object_id=pool.id, object_label=pool.name
             )
-    if created:
-        after = {"tenant": grantee.slug}
-        changes.record(tenant_id=tenant_id, actor=actor, action="pool_grant.create", object_id=pool.id, object_label=pool.name, after=after)
+        elif after:
+            changes.record(
+                tenant_id=grantee_id, actor=system("platform"), action="granted_pool.change", object_id=pool.id, object_label=pool.name
+            )
+    if created or after:
+        action = "pool_grant.create" if created else "pool_grant.update"
+        held = {"tenant": grantee.slug, "weight": row.weight}
+        earlier = {"tenant": grantee.slug, **before} if before else None
+        changes.record(
+            tenant_id=tenant_id, actor=actor, action=action, object_id=pool.id, object_label=pool.name, before=earlier, after=held
+        )
     return row
 
 
@@ -207,6 +239,9 @@ def withdraw(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) 
         endpoint = Endpoint.objects.filter(tenant_id=grantee_id, grant=row).first()
         if endpoint is not None:
             raise Conflict(f"The endpoint {endpoint.name} of that tenant sits on this pool.")
+        endpoint = slo.spilling_to(grantee_id, pool_id=pool.id)
+        if endpoint is not None:
+            raise Conflict(f"The endpoint {endpoint.name} of that tenant spills to this pool.")
         row.delete()
         changes.record(tenant_id=grantee_id, actor=system("platform"), action="pool_grant.delete", object_id=pool.id, object_label=pool.name)
         slug = Tenant.objects.values_list("slug", flat=True).get(id=grantee_id)

@@ -25,7 +25,7 @@ from routing import queries
 from routing.core import artifact
 from routing.core import snapshot as wire
 from routing.models import Endpoint, PolicyVersion, Replica
-from routing.services import artifact_delivery
+from routing.services import artifact_delivery, slo
 from tenants import scoping
 from tenants.models import Tenant
 from tenants.queries import all_tenants, snapshot_keys, snapshot_scopes
@@ -80,13 +80,14 @@ def build_snapshot(tenant_id: UUID, *, now_s: float) -> wire.TenantSnapshot:
     if head.deleted:
         return head
     key = TenantKeyVersion.objects.filter(tenant_id=tenant_id, retired_at=None).order_by("-version").first()
+    pools = _pools(tenant_id)
     return msgspec.structs.replace(
         head,
         key_material=KeyMaterial(version=key.version, wrapped=bytes(key.wrapped)) if key else None,
         scopes=snapshot_scopes(tenant_id),
         keys=snapshot_keys(tenant_id, _moment(now_s)),
-        pools=_pools(tenant_id),
-        endpoints=tuple(_endpoint(row) for row in queries.endpoints(tenant_id).order_by("name")),
+        pools=pools,
+        endpoints=tuple(_endpoint(row, pools) for row in queries.endpoints(tenant_id).order_by("name")),
     )
 
 
@@ -116,7 +117,8 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
                 role=role,
             )
             replicas.setdefault(pool_id, []).append(entry)
-        cursor.execute("SELECT pool_id, owner_tenant_id, name, isolation FROM saltroute_granted_pools(%s) ORDER BY name, pool_id", [tenant_id])
+        columns = "pool_id, owner_tenant_id, name, isolation, weight"
+        cursor.execute(f"SELECT {columns} FROM saltroute_granted_pools(%s) ORDER BY name, pool_id", [tenant_id])  # noqa: S608 - columns of ours
         rows = cursor.fetchall()
     return tuple(
         wire.PoolEntry(
@@ -126,8 +128,9 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
             isolation=isolation,
             replicas=tuple(replicas.get(pool_id, ())),
             shared=owner != tenant_id,
+            weight=weight,
         )
-        for pool_id, owner, name, isolation in rows
+        for pool_id, owner, name, isolation, weight in rows
     )
 
 
@@ -137,7 +140,16 @@ def _kv_events(value: object) -> wire.KvEvents | None:
     return msgspec.convert(held, wire.KvEvents) if held else None
 
 
-def _endpoint(row: Endpoint) -> wire.EndpointEntry:
+def _spill_pool(row: Endpoint, pools: tuple[wire.PoolEntry, ...]) -> UUID | None:
+    """The pool that the endpoint's policy spills to, of those in the snapshot; of one name the tenant's own wins, as everywhere."""
+    policy = slo.compiled(row.slo_policy)
+    if policy is None or policy.spill_pool is None:
+        return None
+    named = [pool for pool in pools if policy.spill_pool in (pool.name, str(pool.id))]
+    return min(named, key=lambda pool: (pool.owner_tenant_id != row.tenant_id, str(pool.id))).id if named else None
+
+
+def _endpoint(row: Endpoint, pools: tuple[wire.PoolEntry, ...]) -> wire.EndpointEntry:
     model, adapter = row.model, row.adapter
     return wire.EndpointEntry(
         id=row.id,
@@ -157,6 +169,7 @@ def _endpoint(row: Endpoint) -> wire.EndpointEntry:
         served_model=row.served_model,
         routing_policy=_policy(row.routing_policy),
         slo=_policy(row.slo_policy) if row.slo_policy else None,
+        spill_pool_id=_spill_pool(row, pools),
         candidate_policy=_policy(row.candidate_policy) if row.candidate_policy else None,
         canary_share=row.canary_share,
         adapter=wire.AdapterEntry(name=adapter.name, revision=adapter.revision, generation=adapter.generation) if adapter else None,

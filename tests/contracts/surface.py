@@ -20,7 +20,7 @@ from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
 from namespaces.models import TenantKeyVersion
-from routing.models import ReconciliationFinding, ReconciliationRun
+from routing.models import Alert, ReconciliationFinding, ReconciliationRun, SloMinute, Webhook, WebhookDelivery
 from tenants.models import AuditEntry, Tenant, TenantRow
 from tenants.scoping import tenant_scope
 from tenants.services.denials import ACTION as DENIED
@@ -121,6 +121,8 @@ def whole(operation: Operation, own: dict[str, str]) -> dict[str, Any]:
     made = {name: sample(name, schema, own) for name, schema in body.get("properties", {}).items() if name in body.get("required", ())}
     if operation.resource == "slo-policies" and "spec" in made:
         made["spec"] = {"ttft_p95_ms": 1000}
+    if operation.resource == "webhooks" and "url" in made:
+        made["url"] = "https://hooks.example.org/another"
     return made
 
 
@@ -177,7 +179,21 @@ def furnished(slug: str, port: int) -> House:
     _made(api, "keys", key, Idempotency_Key=f"{slug}-repeat")
     store(made)
     _reconciled(made)
+    _alerted(made)
     return made
+
+
+def _alerted(made: House) -> None:
+    """An alert, the webhook that heard of it, and a minute of an objective."""
+    now = timezone.now()
+    with tenant_scope(made.id):
+        said = {"kind": "key_expiring", "severity": "warning", "state": "firing", "subject_kind": "key", "subject_id": f"{made.slug}-alerted"}
+        said |= {"subject": f"{made.slug}-key", "explanation": f"{made.slug}-key expires"}
+        alert = Alert.objects.create(tenant_id=made.id, began_at=now, last_seen_at=now, **said)
+        url = f"https://{made.slug}.example.org/hook"
+        hook = Webhook.objects.create(tenant_id=made.id, name=f"{made.slug}-hook", url=url, secret=b"sealed elsewhere")
+        WebhookDelivery.objects.create(tenant_id=made.id, webhook=hook, event="alert.firing", alert_id=alert.id, body={}, next_at=now)
+        SloMinute.objects.create(tenant_id=made.id, endpoint_id=uuid.uuid4(), objective="ttft_p95", minute=now, total=1, bad=0)
 
 
 def _reconciled(made: House) -> None:

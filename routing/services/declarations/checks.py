@@ -24,7 +24,7 @@ def _endpoints(document: doc.Document, wanted: doc.Tenant, state: State | None) 
     models = {model.name for model in wanted.models} | (set(state.models) if state else set())
     adapters = {(model.name, adapter.name) for model in wanted.models for adapter in model.adapters} | (set(state.adapters) if state else set())
     pools = {pool.name for pool in wanted.pools or []} | (state.usable_pools if state else set())
-    pools |= {pool.name for pool in document.pools or [] if any(slug == wanted.slug for slug, _ in pool.grants)}
+    pools |= {pool.name for pool in document.pools or [] if any(grant.slug == wanted.slug for grant in pool.grants)}
     policies = {(policy.kind, policy.name) for policy in wanted.policies} | (set(state.policies) if state else set())
     for endpoint in wanted.endpoints or []:
         for kind, choice in (("routing", endpoint.routing_policy), ("slo", endpoint.slo)):

@@ -39,12 +39,19 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    path: str
+    slug: str
+    weight: float | None  # None: whatever it is, 1 when it is new
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     path: str
     name: str
     isolation: str | None  # None: whatever it is, "audited" when it is new
     replicas: tuple[Replica, ...]
-    grants: tuple[tuple[str, str], ...] = ()  # (slug, path)
+    grants: tuple[Grant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,14 +214,16 @@ class Executor:
             replicas.update(tenant_id=tenant_id, actor=self.actor, replica_id=replica.id, **cast(Any, step.wanted[2]))
 
     def grant(self, step: Step, tenant_id: UUID) -> None:
-        """Grant a platform pool, or take the grant back."""
-        pool_name, slug = step.wanted
+        """Grant a platform pool, change a grant's weight, or take the grant back."""
+        pool_name, slug, weight = step.wanted
         grantee = tenant_queries.tenant_id_of(slug)
         if grantee is None:
             raise Invalid(f"There is no tenant {slug}.")
         pool_id = _found(queries.own_pool, tenant_id, pool_name).id
-        act = pools.grant if step.op == "+" else pools.withdraw
-        act(tenant_id=tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee)
+        if step.op == "-":
+            pools.withdraw(tenant_id=tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee)
+        else:
+            pools.grant(tenant_id=tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee, weight=weight)
 
     # ---- policies and endpoints ------------------------------------------------------------------------------------------
 

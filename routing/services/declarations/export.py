@@ -128,11 +128,15 @@ def _pools(state: State, *, platform: bool) -> list[dict[str, Any]]:
         {
             "name": name,
             "isolation": isolation,
-            **({"grants": sorted(state.grants[name])} if platform else {}),
+            **({"grants": [_grant(slug, weight) for slug, weight in sorted(state.grants[name].items())]} if platform else {}),
             "replicas": [_replica(replica, fields) for (pool, replica), fields in sorted(state.replicas.items()) if pool == name],
         }
         for name, isolation in sorted(state.pools.items())
     ]
+
+
+def _grant(slug: str, weight: float) -> str | dict[str, Any]:
+    return slug if weight == 1 else {"tenant": slug, "weight": weight}
 
 
 def _replica(name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from routing.services.declarations import document as doc
 from routing.services.declarations import references
 from routing.services.declarations.reader import Fields, Reader
 from routing.services.endpoints import SHARING
-from routing.services.pools import ISOLATION
+from routing.services.pools import ISOLATION, WEIGHTS
 from tenants.core import names
 from tenants.core.errors import Invalid
 
@@ -37,16 +37,35 @@ class Parts:
         isolation = self.word(fields, "isolation", ISOLATION)
         engine = self.word(fields, "engine", tuple(ENGINES)) or "vllm"
         found = fields.items("replicas", lambda item, at: self.replica(item, at, engine))
-        grants: list[tuple[str, str]] = []
+        grants: list[doc.Grant] = []
         if platform:
-            grants = fields.items("grants", lambda item, at: self._slug(fields, item, at))
+            grants = fields.items("grants", lambda item, at: self._grant(fields, item, at))
         fields.done()
         self.distinct(found, lambda replica: replica.name, "replica")
         return None if name is None else doc.Pool(path, name, isolation, tuple(found), tuple(grants))
 
-    def _slug(self, fields: Fields, node: Node, path: str) -> tuple[str, str] | None:
-        slug = fields.reader_text(node, path, names.slug)
-        return None if slug is None else (slug, path)
+    def _grant(self, outer: Fields, node: Node, path: str) -> doc.Grant | None:
+        """A tenant's slug, or ``{tenant, weight}``."""
+        if not isinstance(node, MappingNode):
+            slug = outer.reader_text(node, path, names.slug)
+            return None if slug is None else doc.Grant(path, slug, None)
+        fields = self.reader.fields(node, path)
+        if fields is None:
+            return None
+        slug = fields.text("tenant", required=True, check=names.slug)
+        weight = self._number(fields, "weight", *WEIGHTS)
+        fields.done()
+        return None if slug is None else doc.Grant(path, slug, weight)
+
+    def _number(self, fields: Fields, name: str, low: float, high: float) -> float | None:
+        node = fields.node(name)
+        if node is None:
+            return None
+        value = self.reader.plain(node, f"{fields.path}.{name}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            self.reader.refuse(f"{fields.path}.{name}", f"must be a number from {low} to {high:g}", node)
+            return None
+        return float(value)
 
     def replica(self, node: Node, path: str, engine: str) -> doc.Replica | None:
         """One item of ``replicas``."""

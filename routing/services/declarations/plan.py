@@ -179,22 +179,31 @@ def pools(slug: str, wanted: list[doc.Pool] | None, state: State, options: Optio
             yield Step("~", "pool", slug, pool.name, pool.path, (f"isolation: {held} -> {pool.isolation}",), pool)
         for replica in pool.replicas:
             yield from _replica(slug, pool, replica, state)
-        for grantee, path in pool.grants:
-            if grantee not in state.grants.get(pool.name, set()):
-                yield Step("+", "grant", slug, f"{pool.name} to {grantee}", path, wanted=(pool.name, grantee))
+        for grant in pool.grants:
+            yield from _grant(slug, pool.name, grant, state)
         if options.prune:
             kept = {replica.name for replica in pool.replicas}
-            yield from _emptied(slug, pool.name, pool.path, state, keep_replicas=kept, keep_grants={grantee for grantee, _ in pool.grants})
+            yield from _emptied(slug, pool.name, pool.path, state, keep_replicas=kept, keep_grants={one.slug for one in pool.grants})
     if options.prune:
         for name in sorted(set(state.pools) - {pool.name for pool in wanted}):
             yield from _emptied(slug, name, "", state, keep_replicas=set(), keep_grants=set())
             yield Step("-", "pool", slug, name)
 
 
+def _grant(slug: str, pool: str, wanted: doc.Grant, state: State) -> Iterator[Step]:
+    held = state.grants.get(pool, {}).get(wanted.slug)
+    step = (pool, wanted.slug, wanted.weight)
+    if held is None:
+        details = () if wanted.weight is None else (f"weight: {wanted.weight:g}",)
+        yield Step("+", "grant", slug, f"{pool} to {wanted.slug}", wanted.path, details, step)
+    elif wanted.weight not in (None, held):
+        yield Step("~", "grant", slug, f"{pool} to {wanted.slug}", wanted.path, (f"weight: {held:g} -> {wanted.weight:g}",), step)
+
+
 def _emptied(slug: str, pool: str, path: str, state: State, *, keep_replicas: set[str], keep_grants: set[str]) -> Iterator[Step]:
     """Take grants and replicas that are not to be kept out of a pool."""
-    for grantee in sorted(state.grants.get(pool, set()) - keep_grants):
-        yield Step("-", "grant", slug, f"{pool} to {grantee}", path, wanted=(pool, grantee))
+    for grantee in sorted(set(state.grants.get(pool, {})) - keep_grants):
+        yield Step("-", "grant", slug, f"{pool} to {grantee}", path, wanted=(pool, grantee, None))
     for pool_name, replica in sorted(state.replicas):
         if pool_name == pool and replica not in keep_replicas:
             yield Step("-", "replica", slug, f"{pool}/{replica}", path, wanted=(pool, replica))

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from routing import queries
 from routing.models import Pool, Replica
+from routing.services import pools
 from routing.services.policies import inline_name
 from tenants.core.api_key import Kind
 from tenants.core.scopes import ROOT
@@ -53,7 +54,7 @@ class State:
     pools: dict[str, str] = field(default_factory=dict)  # name -> isolation
     usable_pools: set[str] = field(default_factory=set)  # names, of granted pools too
     replicas: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    grants: dict[str, set[str]] = field(default_factory=dict)  # pool -> slugs; the platform alone
+    grants: dict[str, dict[str, float]] = field(default_factory=dict)  # pool -> slug -> weight; the platform alone
     policies: dict[tuple[str, str], PolicyState] = field(default_factory=dict)
     endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
     keys: dict[str, KeyState] = field(default_factory=dict)
@@ -104,10 +105,8 @@ def _read_pools(state: State) -> None:
     slugs = {ref.tenant_id: ref.slug for ref in all_tenants()}
     for pool in Pool.objects.filter(tenant_id=state.tenant_id).order_by("name"):
         state.pools[pool.name] = pool.isolation
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT tenant_id FROM saltroute_pool_grantees(%s)", [pool.id])
-            others = {row[0] for row in cursor.fetchall()} - {state.tenant_id}
-        state.grants[pool.name] = {slugs[other] for other in others if other in slugs}
+        weights = pools.weights(pool)
+        state.grants[pool.name] = {slugs[other]: weight for other, weight in weights.items() if other in slugs and other != state.tenant_id}
     for replica in Replica.objects.filter(tenant_id=state.tenant_id).select_related("pool").order_by("pool__name", "name"):
         state.replicas[(replica.pool.name, replica.name)] = {
             "id": replica.id,
