@@ -66,7 +66,7 @@ class AdapterSlots:
         seen_s = self.used.get(name)
         if seen_s is not None and now_s - seen_s <= KEPT_S:
             since_s = self.loading.get(name)
-            left_s = 0.0 if since_s is None else max(0.0, self.load_s - (now_s - since_s))
+            left_s = 0.0 if since_s is None else max(0.0, self.load_s - max(0.0, now_s - since_s))
             return Price(slot="loading", own_s=left_s) if left_s > 0 else Price(slot="active")
         live = [one for one, at_s in self.used.items() if now_s - at_s <= KEPT_S]
         load_s = self.load_s

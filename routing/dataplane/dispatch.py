@@ -141,7 +141,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
 
 
 def _unlisted(flight: Flight, attempt: Attempt, verdict: Verdict) -> bool:
-    """Whether the engine no longer has the model or adapter, which its list has not said yet. That is no failure of the engine: another may have it."""
+    """Whether the engine no longer has the model or adapter, which its list has not said yet. The engine has not failed: another may have it."""
     if flight.endpoint is None or not misses_model(verdict, flight.endpoint.entry.served_model):
         return False
     attempt.failed(NOT_SERVED, breaker=False)

@@ -101,3 +101,24 @@ def test_no_document_is_too_odd_to_be_read(document: object) -> None:
     page = msgspec.json.encode(document)
     base, served = build.read_models(page)
     assert all(isinstance(one, str) for one in (build.read_version(page), *base, *served))
+
+
+def _list(*rows: Any) -> bytes:
+    return msgspec.json.encode({"object": "list", "data": list(rows)})
+
+
+@pytest.mark.parametrize(
+    ("body", "adapters", "whole"),
+    [
+        (_list(_model("tiny"), _model("ad1", parent="tiny"), _model("ad2", parent="tiny")), {"ad1", "ad2"}, True),
+        (_list(_model("tiny")), set(), True),
+        (_list(), set(), False),
+        (b"", set(), False),
+        (b'{"data": 7}', set(), False),
+        (_list(_model("tiny"), 7), set(), False),
+        (_list(_model("tiny"), _model("a" * 300, parent="tiny")), set(), False),
+        (_list(*[_model(f"m{number}") for number in range(build.MAX_MODELS + 1)]), set(), False),
+    ],
+)
+def test_a_list_that_could_not_be_kept_whole_is_no_list(body: bytes, adapters: set[str], whole: bool) -> None:
+    assert build.read_adapters(body) == (adapters, whole)

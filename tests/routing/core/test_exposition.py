@@ -53,3 +53,27 @@ def test_the_names_are_those_of_a_real_engine() -> None:
     assert (load.running, load.waiting, load.started_at) == (1.0, 1.0, 1.0)
     blocks, size = (int(labels["vllm:cache_config_info"][name]) for name in ("num_gpu_blocks", "block_size"))
     assert load.capacity_tokens == blocks * size
+
+
+def _row(slots: str, running: str, waiting: str, value: str) -> bytes:
+    labels = f'max_lora="{slots}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
+    return f"vllm:lora_requests_info{{{labels}}} {value}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("rows", "running", "slots"),
+    [
+        (b"", None, None),
+        (_row("2", "", "", "1.0"), (), 2),
+        (_row("2", "ad1,ad2", "", "1.79597296e+09"), ("ad1", "ad2"), 2),
+        (_row("2", "ad1", "", "5.0") + _row("2", "ad2", "ad1", "6.0") + _row("2", "", "", "4.0"), ("ad2",), 2),  # the newest row holds
+        (_row("4", " ad1 ,,ad1", "ad3", "1"), ("ad1",), 4),
+        (_row("x", "ad1", "", "1"), ("ad1",), None),
+        (_row("2", "ad1", "", "1e400") + _row("2", "ad2", "", "nan") + _row("2", "ad3", "", "--"), None, None),
+    ],
+)
+def test_the_newest_row_names_the_adapters_that_run(rows: bytes, running: tuple[str, ...] | None, slots: int | None) -> None:
+    load = read_load("vllm", PAGE + rows)
+    assert (load.running_adapters, load.adapter_slots) == (running, slots)
+    assert load.running == 3.0
+    assert read_load("sglang", rows).running_adapters is None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from routing.core.verdict import Kind, judge, kind_of, may_pass, safe_message
+from routing.core.verdict import Kind, judge, kind_of, may_pass, misses_model, safe_message
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,24 @@ def test_only_a_shaped_and_safe_body_passes_as_it_is() -> None:
         msgspec.json.encode({"error": {"message": "x" * 70_000}}),
     ):
         assert not may_pass(body, judge(400, msgspec.json.decode(body)), ["10.0.0.7"])
+
+
+@pytest.mark.parametrize(
+    ("status", "payload", "misses"),
+    [
+        (
+            404,
+            {"error": {"message": "The model `ad1` does not exist. Valid aliases: tiny.", "type": "NotFoundError", "param": "model", "code": 404}},
+            True,
+        ),
+        (404, {"type": "error", "error": {"type": "NotFoundError", "message": "The model `ad1` does not exist."}}, True),
+        (404, {"error": {"message": "no such model", "code": "model_not_found"}}, True),
+        (404, {"error": {"message": "Response `ad1` does not exist.", "type": "NotFoundError", "param": "response_id", "code": 404}}, False),
+        (404, {"type": "error", "error": {"type": "NotFoundError", "message": "The model `other` does not exist."}}, False),
+        (404, {"detail": "Not Found"}, False),
+        (400, {"error": {"message": "The model `ad1` does not exist.", "param": "model"}}, False),
+        (200, {"choices": []}, False),
+    ],
+)
+def test_only_an_engine_that_names_our_model_misses_it(status: int, payload: dict[str, Any], misses: bool) -> None:
+    assert misses_model(judge(status, payload), "ad1") == misses
