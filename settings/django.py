@@ -203,6 +203,8 @@ CELERY_BEAT_SCHEDULE_FILENAME = env.text("CELERY_BEAT_SCHEDULE_FILE", "/tmp/salt
 
 # Ranges on which replicas may live although they are loopback or private; empty in production, the demo names 127.0.0.0/8.
 ALLOWED_RANGES = env.words("SALTROUTE_ALLOWED_RANGES")
+# Inner ranges to which webhooks may be sent. Never those of replicas by themselves: a path of the tenant's choice there would be an engine's.
+WEBHOOK_RANGES = env.words("SALTROUTE_WEBHOOK_RANGES")
 WEBHOOKS_HTTP = env.flag("SALTROUTE_WEBHOOKS_HTTP")  # webhooks may be plain HTTP
 SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
 PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")

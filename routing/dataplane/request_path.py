@@ -11,6 +11,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from aiohttp import web
+from multidict import CIMultiDictProxy
 
 from namespaces.core.salts import Namespace
 from routing.core.overload import OVERLOADED
@@ -136,7 +137,7 @@ async def off_loop(plane: Plane, size_bytes: int, work: Callable[..., T], *args:
     return await asyncio.get_running_loop().run_in_executor(plane.workers, work, *args)
 
 
-async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers: Mapping[str, str]) -> None:
+async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers: CIMultiDictProxy[str]) -> None:
     """Name the flight's cache at an endpoint, and measure its prompt there.
 
     Raises:
@@ -152,7 +153,7 @@ async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers:
     flight.prompt = await off_loop(plane, len(call.prompt), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
 
 
-async def other_model(plane: Plane, flight: Flight, headers: Mapping[str, str], refusal: ApiError) -> dict[str, str]:
+async def other_model(plane: Plane, flight: Flight, headers: CIMultiDictProxy[str], refusal: ApiError) -> dict[str, str]:
     """Turn a flight that its own endpoint has no time for to the one that its policy names; returns the headers that say so.
 
     The request is then that endpoint's in every respect: identity, pool, policy, and the key must be allowed to use it. It never turns twice.

@@ -139,7 +139,7 @@ def _minutes(tenant_id: UUID, endpoint: Endpoint, now: datetime) -> list[SloMinu
     since = (now - LATE).replace(second=0, microsecond=0)
     rows = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since, started_at__lte=now)
     rows = rows.filter(key_id__isnull=False)  # an audit's probes promise nothing to anybody
-    found = rows.order_by().annotate(at=TruncMinute("started_at")).values("at").annotate(**counts)
+    found: Any = rows.order_by().annotate(at=TruncMinute("started_at")).values("at").annotate(**counts)
     return [
         SloMinute(tenant_id=tenant_id, endpoint_id=endpoint.id, objective=name, minute=row["at"], total=row[f"{name}_total"], bad=row[f"{name}_bad"])
         for row in found
@@ -187,12 +187,14 @@ def standings(tenant_id: UUID, now: datetime, *, endpoint_id: UUID | None = None
         inside = Q(minute__gt=now - timedelta(seconds=seconds))
         sums |= {f"total_{seconds}": Sum("total", filter=inside, default=0), f"bad_{seconds}": Sum("bad", filter=inside, default=0)}
     rows = SloMinute.objects.filter(tenant_id=tenant_id, endpoint_id__in=[row.id for row in endpoints], minute__gt=now - timedelta(hours=6))
-    found = {(row["endpoint_id"], row["objective"]): row for row in rows.order_by().values("endpoint_id", "objective").annotate(**sums)}
+    found: dict[tuple[UUID, str], Any] = {
+        (row["endpoint_id"], row["objective"]): row for row in rows.order_by().values("endpoint_id", "objective").annotate(**sums)
+    }
     standing = []
     for endpoint in endpoints:
         policy = compiled(endpoint.slo_policy)
         for name, share, target_s in () if policy is None else policy.objectives:
-            row = found.get((endpoint.id, name), {})
+            row: dict[str, Any] = found.get((endpoint.id, name), {})
             windows = {one: burn.Counts(row.get(f"total_{one}", 0), row.get(f"bad_{one}", 0)) for one in burn.WINDOWS_S}
             standing.append(Standing(endpoint, name, share, target_s, windows))
     return standing

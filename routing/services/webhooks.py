@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -26,8 +26,8 @@ from namespaces.services.sealed import Moved
 from routing.core import webhook as wire
 from routing.core.alerts import KINDS
 from routing.models import Alert, Webhook, WebhookDelivery
-from routing.outbound.addresses import UrlRefused, parse_ranges
-from routing.outbound.webhooks import Message, Outcome, check_webhook, send_all
+from routing.outbound.addresses import UrlRefused, normalise_url, origins, parse_ranges
+from routing.outbound.webhooks import TIMEOUT_S, Message, Outcome, check_webhook, send_all
 from routing.services import support
 from routing.services.audits import wake
 from tenants import changes
@@ -158,9 +158,22 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _address(url: object) -> str:
     try:
-        return check_webhook(url, parse_ranges(settings.ALLOWED_RANGES), http=settings.WEBHOOKS_HTTP)
+        checked = check_webhook(url, parse_ranges(settings.WEBHOOK_RANGES), http=settings.WEBHOOKS_HTTP)
     except UrlRefused as refused:
         raise Invalid(_REFUSED.get(refused.reason, "Give a URL without user name, query and fragment."), field="url") from None
+    if _is_foreign_engine(checked):
+        raise Invalid(_REFUSED["address"], field="url")
+    return checked
+
+
+def _is_foreign_engine(url: str) -> bool:
+    """Whether another tenant registered an engine at this host and port: a path of this tenant's choice must not be called there."""
+    with connection.cursor() as cursor:
+        for origin in sorted(origins(normalise_url(url), lambda _: ())):
+            cursor.execute("SELECT saltroute_url_is_foreign(%s)", [origin])
+            if cursor.fetchone()[0]:
+                return True
+    return False
 
 
 def _new_secret() -> str:
@@ -245,7 +258,7 @@ class _Sent:
     outcome: Outcome
 
 
-def send(tenant_id: UUID, roots: Roots, *, timeout_s: float | None = None) -> int:
+def send(tenant_id: UUID, roots: Roots, *, timeout_s: float = TIMEOUT_S) -> int:
     """Send what one tenant has due, a batch at most. No transaction is open while the network is waited for.
 
     Returns:
@@ -254,15 +267,18 @@ def send(tenant_id: UUID, roots: Roots, *, timeout_s: float | None = None) -> in
     now = timezone.now()
     with tenant_scope(tenant_id):
         leased = _lease(tenant_id, now)
-        secret_of = {row.webhook_id: _open(roots, row.webhook) for row in leased}
+        hooks = {row.webhook_id: row.webhook for row in leased}
+        secret_of = {one: _open(roots, hook) for one, hook in hooks.items()}
+        wrong = {one: "address" for one, hook in hooks.items() if _is_foreign_engine(hook.url)}
     if not leased:
         return 0
-    ready = [row for row in leased if secret_of[row.webhook_id] is not None]
+    wrong |= {one: "secret" for one, secret in secret_of.items() if secret is None}
+    ready = [row for row in leased if row.webhook_id not in wrong]
     messages = [_message(row, secret_of[row.webhook_id] or "") for row in ready]
-    kwargs = {} if timeout_s is None else {"timeout_s": timeout_s}
-    outcomes = asyncio.run(send_all(messages, parse_ranges(settings.ALLOWED_RANGES), http=settings.WEBHOOKS_HTTP, **kwargs))
+    ranges = parse_ranges(settings.WEBHOOK_RANGES)
+    outcomes = asyncio.run(send_all(messages, ranges, http=settings.WEBHOOKS_HTTP, timeout_s=timeout_s))
     sent = [_Sent(row.id, row.attempts, outcome) for row, outcome in zip(ready, outcomes, strict=True)]
-    sent += [_Sent(row.id, row.attempts, Outcome(None, "secret")) for row in leased if secret_of[row.webhook_id] is None]
+    sent += [_Sent(row.id, row.attempts, Outcome(None, wrong[row.webhook_id])) for row in leased if row.webhook_id in wrong]
     with tenant_scope(tenant_id):
         for one in sent:
             _note(tenant_id, one, timezone.now())

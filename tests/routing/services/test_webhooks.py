@@ -16,13 +16,14 @@ from namespaces.core import keyring
 from namespaces.core.keyring import Roots
 from routing.core import webhook as wire
 from routing.models import Webhook, WebhookDelivery
+from routing.outbound.webhooks import Outcome
 from routing.services import webhooks
 from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound
 from tenants.models import AuditEntry
 from tenants.scoping import tenant_scope
 from tests.fakes.webhook import Receiver
 from tests.routing.services.made import Made
-from tests.routing.services.rows import ACTOR
+from tests.routing.services.rows import ACTOR, a_pool, a_replica
 
 ROOT, NEXT = bytes(range(32)), bytes(range(1, 33))
 ROOTS = Roots((ROOT,))
@@ -31,7 +32,7 @@ ROOTS = Roots((ROOT,))
 @pytest.fixture(autouse=True)
 def installation(settings: Any) -> None:
     """Loopback and plain HTTP are allowed here, and the seal key is of a root that the tests hold."""
-    settings.ALLOWED_RANGES, settings.WEBHOOKS_HTTP = ("127.0.0.0/8",), True
+    settings.WEBHOOK_RANGES, settings.WEBHOOKS_HTTP = ("127.0.0.0/8",), True
     settings.SEAL_PUBLIC_KEY = keyring.seal_public_key(ROOT)
 
 
@@ -122,7 +123,7 @@ def test_what_another_worker_has_taken_is_not_sent_beside_it(acorn: Made, receiv
     due_now(acorn)
     assert webhooks.send(acorn.id, ROOTS) == 1
     with tenant_scope(acorn.id):
-        webhooks._note(acorn.id, webhooks._Sent(taken.id, taken.attempts, webhooks.Outcome(None, "timeout")), timezone.now())
+        webhooks._note(acorn.id, webhooks._Sent(taken.id, taken.attempts, Outcome(None, "timeout")), timezone.now())
     assert the_delivery(acorn).state == "delivered"
 
 
@@ -200,3 +201,26 @@ def test_a_strangers_webhook_is_absent(acorn: Made, birch: Made, receiver: Recei
                 call(tenant_id=birch.id, actor=ACTOR, webhook_id=webhook_id)
     assert webhooks.send(birch.id, ROOTS) == 0
     assert webhooks.send(acorn.id, ROOTS) == 1
+
+
+def test_where_engines_may_live_webhooks_may_not_go(acorn: Made, receiver: Receiver, settings: Any) -> None:
+    """The operator's ranges for replicas open nothing here: an engine's routes must not be called by whoever names a URL."""
+    register(acorn, receiver)
+    settings.ALLOWED_RANGES, settings.WEBHOOK_RANGES = ("127.0.0.0/8",), ()
+    assert webhooks.send(acorn.id, ROOTS) == 0
+    assert (the_delivery(acorn).error, receiver.got) == ("address", [])
+    with tenant_scope(acorn.id), pytest.raises(Invalid):
+        webhooks.create(tenant_id=acorn.id, actor=ACTOR, name="more", url=receiver.url)
+
+
+def test_another_tenants_engine_gets_nothing(acorn: Made, birch: Made, receiver: Receiver) -> None:
+    """Also where it was registered after the webhook; one's own engine is one's own affair."""
+    register(acorn, receiver)
+    register(birch, receiver)
+    with tenant_scope(birch.id):
+        a_replica(a_pool(birch.id), url=f"http://127.0.0.1:{receiver.port}")
+    assert webhooks.send(acorn.id, ROOTS) == 0
+    assert (the_delivery(acorn).error, receiver.got) == ("address", [])
+    assert webhooks.send(birch.id, ROOTS) == 1
+    with tenant_scope(acorn.id), pytest.raises(Invalid):
+        webhooks.create(tenant_id=acorn.id, actor=ACTOR, name="more", url=f"http://127.0.0.1:{receiver.port}/reset_prefix_cache")
