@@ -182,6 +182,7 @@ def _endpoint(row: Endpoint, pools: tuple[wire.PoolEntry, ...]) -> wire.Endpoint
         client_subdivision=row.client_subdivision,
         enabled=row.enabled,
         created_at=row.created_at.timestamp(),
+        explain_until=row.explain_until.timestamp() if row.explain_until else 0.0,
     )
 
 

@@ -121,7 +121,7 @@ class Ingest:
             self.counts["trimmed"] += trimmed
             _log.warning("%d records were trimmed from the stream before they could be stored", trimmed)
         if not entries:
-            self._claim_at = self._clock() + CLAIM_EVERY_S
+            self._claim_at = self._clock() + min(CLAIM_EVERY_S, self._claim_idle_s)
         return entries
 
     # ---- storing ---------------------------------------------------------------------------------------------------------
@@ -339,15 +339,22 @@ USAGE = {
 ACCOUNT = {"at": "timestamptz", "router_id": "text", "boot_ms": "int8", "highest": "int8", "stored": "int8", "refused": "int8"}
 
 
+_SEPARATOR = "\x1e"  # JSON holds no control characters
+
+
 def insert_rows(table: str, columns: dict[str, str], rows: Sequence[tuple[Any, ...]]) -> int:
-    """One INSERT of many rows, each column as one array; returns how many were new."""
+    """One INSERT of many rows, each column as one array; returns how many were new.
+
+    Documents come as one text with separators: as items of an array, every quotation mark in them would be escaped in Python.
+    """
     if not rows:
         return 0
-    names, arrays = ", ".join(columns), ", ".join(f"%s::{kind if kind != 'jsonb' else 'text'}[]" for kind in columns.values())
-    taken = ", ".join(f"{name}::jsonb" if kind == "jsonb" else name for name, kind in columns.items())
-    statement = f"INSERT INTO {table} ({names}) SELECT {taken} FROM unnest({arrays}) AS given ({names}) ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
+    arrays = ", ".join("string_to_array(%s, chr(30))::jsonb[]" if kind == "jsonb" else f"%s::{kind}[]" for kind in columns.values())
+    names = ", ".join(columns)
+    statement = f"INSERT INTO {table} ({names}) SELECT {names} FROM unnest({arrays}) AS given ({names}) ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
+    values = zip(columns.values(), zip(*rows, strict=True), strict=True)
     with connection.cursor() as cursor:
-        cursor.execute(statement, [list(column) for column in zip(*rows, strict=True)])
+        cursor.execute(statement, [_SEPARATOR.join(column) if kind == "jsonb" else list(column) for kind, column in values])
         return int(cursor.rowcount)
 
 

@@ -31,6 +31,7 @@ class Command(BaseCommand):
             queries.valkey(BLOCK_S + ANSWER_S),
             records_key=settings.RECORDS_KEY,
             consumer=f"{socket.gethostname()}-{os.getpid()}",
+            claim_idle_s=settings.INGEST_CLAIM_IDLE_S,
         )
 
         def end(_number: int, _frame: FrameType | None) -> None:
