@@ -253,11 +253,16 @@ class Subscription:
             book.drop(self.target, "kappa", now_s=now_s)
 
     def relearn(self) -> None:
-        """Answers contradict what the events promise: replay all there is over what is known. Stores then come twice, so copies no longer count."""
-        actions = self.tracker.relearn(time.monotonic())
+        """Answers contradict what the events promise. From here on a removal takes all copies of a block along, which errs on the safe side.
+
+        Where messages were lost, what is known is forgotten and all there is replayed; without a loss a replay would say the same again, and blocks
+        long gone would count meanwhile.
+        """
+        self._count("relearn")
+        self._plane.events.use_set_semantics(self.target)
+        actions = self.tracker.relearn(time.monotonic()) if self._lost else []
         if actions:
-            self._count("relearn")
-            self._plane.events.use_set_semantics(self.target)
+            self._begin_anew(time.monotonic())
             self._act(actions)
 
     def check_start(self, now_s: float) -> None:

@@ -131,15 +131,16 @@ async def test_events_that_answers_contradict_are_learned_anew_then_left_then_tr
     assert pair.verdict() == "relearn"
     page = pair.plane.metrics.page().decode()
     assert 'saltroute_kv_messages_total{kind="relearn"} 1.0' in page
+    assert 'saltroute_kv_messages_total{kind="asked"} 1.0' in page  # at the start: nothing was lost, so a replay would say the same again
     assert pair.plane.events.counters["set_semantics"] == 1
-    await until(lambda: pair.residency() == ("exact", "ok"))  # the replay is over
+    assert pair.residency() == ("exact", "ok")
     before = pair.plane.events.sizes()[pair.url, 0].credited
 
     await pair.ask(text("full", 300))
     bodies: list[Any] = [msgspec.json.decode(one.body) for one in pair.engine.replica.requests if one.path == "/v1/completions"]
     assert bodies[-1]["vllm_xargs"] == {"kv_cache_report_mode": "full"}
     assert sum("vllm_xargs" in body for body in bodies) == 1
-    assert before >= DWELL * 21  # the replay took nothing away
+    assert before >= DWELL * 21
 
     pair.plane.index.forget(pair.url)
     pair.forge(0)
@@ -157,6 +158,18 @@ async def test_events_that_answers_contradict_are_learned_anew_then_left_then_tr
     for prompt in prompts(DWELL):
         await pair.ask(prompt)
     assert pair.verdict() == "fine"
+
+
+async def test_where_messages_were_lost_learning_anew_forgets_first(pair: Pair) -> None:
+    """What is replayed counts from nothing, so no block of the past counts as present meanwhile."""
+    (subscription,) = pair.router.kv._subscriptions.values()
+    subscription._lost = True
+    await contradict(pair, DWELL)
+    assert pair.verdict() == "relearn"
+    page = pair.plane.metrics.page().decode()
+    assert 'saltroute_kv_messages_total{kind="forgotten"} 1.0' in page
+    assert 'saltroute_kv_messages_total{kind="asked"} 2.0' in page
+    await until(lambda: pair.believes(DWELL * 21 * BLOCK))  # the replay brought all of it back
 
 
 async def test_where_history_knows_no_better_events_are_not_left(pair: Pair) -> None:
