@@ -7,7 +7,22 @@ from collections.abc import Callable
 from django.http import HttpResponseBase
 from django.urls import URLPattern, URLResolver, re_path
 
-from console.views import alerts, audit, causes, decisions, endpoints, isolation, keys, overview, policies, pools, reconciliation, sign_in, trials
+from console.views import (
+    alerts,
+    audit,
+    causes,
+    decisions,
+    endpoints,
+    isolation,
+    keys,
+    overview,
+    policies,
+    pools,
+    reconciliation,
+    sign_in,
+    trials,
+    usage,
+)
 
 app_name = "console"
 _SLUG = r"^t/(?P<slug>[a-z0-9-]{1,63})"
@@ -45,6 +60,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant("/reconciliation", reconciliation.Reconciliation.as_view(), "reconciliation"),
     _tenant("/alerts", alerts.Alerts.as_view(), "alerts"),
     _tenant(rf"/alerts/webhooks/(?P<webhook_id>{_ID})/test", alerts.WebhookTest.as_view(), "webhook_test"),
+    _tenant("/usage", usage.UsagePage.as_view(), "usage"),
+    _tenant("/usage/export", usage.UsageExport.as_view(), "usage_export"),
     _tenant("/keys", keys.Keys.as_view(), "keys"),
     _tenant("/keys/new", keys.IssueKey.as_view(), "key_issue"),
     _tenant(rf"/keys/(?P<key_id>{_ID})/revoke", keys.RevokeKey.as_view(), "key_revoke"),
