@@ -85,10 +85,10 @@ class Waiting:
         spill = None if home is None or flight.probe is not None or tried else home.spill
         try:
             choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
-        except ApiError:
+        except ApiError as refusal:
             if spill is None:
                 raise
-            return await self._elsewhere(plane, flight, {}, time.monotonic())
+            return await self._elsewhere(plane, flight, {}, time.monotonic(), refusal)
         if flight.probe is not None or tried or flight.alone:  # an audit stands in nobody's queue; a second attempt has waited already
             return flight.begin_attempt(choice)
         began_s = time.monotonic()
@@ -100,9 +100,9 @@ class Waiting:
             return flight.begin_attempt(choice)
         return await self._elsewhere(plane, flight, {_pool_of(flight): choice}, began_s)
 
-    async def _elsewhere(self, plane: Plane, flight: Flight, choices: dict[UUID, Choice], began_s: float) -> Attempt:
-        """The flight's own pool cannot start it now (``choices`` holds its choice there, nothing where the pool has no replica): go to the pool it
-        spills to if that one can, else wait for whichever is first.
+    async def _elsewhere(self, plane: Plane, flight: Flight, choices: dict[UUID, Choice], began_s: float, refusal: ApiError | None = None) -> Attempt:
+        """The flight's own pool cannot start it now (``choices`` holds its choice there; where the pool has no replica nothing, and ``refusal`` says
+        so): go to the pool it spills to if that one can, else wait for whichever is first.
 
         Raises:
             ApiError: as :meth:`turn`.
@@ -113,9 +113,9 @@ class Waiting:
         if spill is not None:
             try:
                 choice = _choose_at(plane, flight, spill)
-            except ApiError:
+            except ApiError as error:
                 if not choices:
-                    raise
+                    raise refusal or error from None
             else:
                 if self._is_empty(spill.pool.id) and admission.commits(choice.decision, _slo_s(flight)):
                     return self._begin(plane, flight, spill, choice)

@@ -62,6 +62,15 @@ async def test_a_pool_without_any_replica_spills_too(rig: Rig) -> None:
     assert len(c.requests) == 1
 
 
+async def test_where_neither_has_a_replica_the_refusal_is_the_one_of_its_own_pool(rig: Rig) -> None:
+    await spill_to(rig, isolation="audited")  # refuses for isolation
+    for fake in (rig.a, rig.b):
+        rig.router.plane.engine(fake.url).misses = 9
+    refused = await rig.chat()
+    assert (refused.status, refused.error["code"]) == (503, "no_ready_replica")
+    rig.assert_nothing_held()
+
+
 async def test_where_neither_has_time_the_request_waits_for_whichever_is_first(rig: Rig) -> None:
     c = await spill_to(rig)
     gate = asyncio.Event()

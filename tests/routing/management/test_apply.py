@@ -410,6 +410,18 @@ tenants:
     assert run(write(again)) == "no changes\n"
 
 
+def test_a_grant_has_a_weight(write: Write) -> None:
+    """Said once it stays; a file that says nothing of it changes nothing; another one changes the grant."""
+    text = "pools: [{name: shared, grants: [{tenant: acme, weight: 2}]}]\ntenants: [{slug: acme}]"
+    run(write(text))
+    assert run(write(text)) == "no changes\n"
+    assert run(write("pools: [{name: shared, grants: [acme]}]")) == "no changes\n"
+    assert "weight: 2 -> 0.5" in run(write(text.replace("weight: 2", "weight: 0.5")))
+    expected = ["declared.yaml:1: pools[0].grants[0].weight: must be a number from 0.01 to 100"]
+    assert refused(write(text.replace("weight: 2", "weight: 0"))) == expected
+    assert refused(write(text.replace("weight: 2", "weight: heavy"))) == expected
+
+
 def test_a_key_names_endpoints_that_are_there(write: Write) -> None:
     """Of the file or of the tenant; anything else is a slip of the pen, which the key's user would meet as an unknown model."""
     limited = TINY.replace("scope: support, secret", "scope: support, endpoints: [chat, caht], secret")

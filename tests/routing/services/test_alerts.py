@@ -7,10 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from routing.core import burn
-from routing.models import Alert, Endpoint, ReconciliationFinding, Replica, SloMinute, Webhook, WebhookDelivery
+from routing.models import Alert, DecisionRow, Endpoint, ReconciliationFinding, Replica, SloMinute, Webhook, WebhookDelivery
 from routing.services import alerts, endpoints, slo
 from tenants.core.api_key import Kind
 from tenants.models import ApiKey
@@ -135,3 +136,53 @@ def test_another_tenant_sees_and_fires_nothing(acorn: Made, birch: Made) -> None
     with tenant_scope(birch.id):
         assert alerts.evaluate(birch.id, timezone.now()) == 0
         assert Alert.objects.count() == 0
+
+
+def record(made: Made, endpoint: Endpoint, **fields: Any) -> None:
+    """A decision record as ingest stores it."""
+    given: dict[str, Any] = {"outcome": "ok", "status": 200, "key_id": uuid4(), "started_at": NOW - timedelta(seconds=60), **fields}
+    with connection.cursor() as cursor:
+        cursor.execute("SET ROLE saltroute_ingest")
+    DecisionRow.objects.bulk_create([DecisionRow(id=uuid4(), tenant_id=made.id, endpoint_id=endpoint.id, record={}, **given)], ignore_conflicts=True)
+    with connection.cursor() as cursor:
+        cursor.execute("SET ROLE saltroute_app")
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({"ttft_s": 0.9, "e2e_s": 3.0}, {"ttft_p95": (1, 0), "e2e_p99": (1, 0)}),
+        ({"ttft_s": 1.1, "e2e_s": 3.0}, {"ttft_p95": (1, 1), "e2e_p99": (1, 0)}),
+        ({"ttft_s": 0.9, "e2e_s": 31.0}, {"ttft_p95": (1, 0), "e2e_p99": (1, 1)}),
+        ({"e2e_s": 3.0}, {"e2e_p99": (1, 0)}),  # no stream: it has no first token
+        ({"outcome": "refused", "status": 429, "e2e_s": 0.1}, {"ttft_p95": (1, 1), "e2e_p99": (1, 1)}),
+        ({"outcome": "timeout", "status": 504}, {"ttft_p95": (1, 1), "e2e_p99": (1, 1)}),
+        ({"outcome": "client_error", "status": 400, "e2e_s": 0.1}, {}),
+        ({"outcome": "client_cancelled", "status": 499, "e2e_s": 0.5}, {}),
+        ({"outcome": "client_cancelled", "status": 499, "e2e_s": 2.0}, {"ttft_p95": (1, 1)}),
+        ({"ttft_s": 5.0, "key_id": None}, {}),  # an audit's
+        ({"ttft_s": 5.0, "started_at": NOW - timedelta(minutes=20)}, {}),  # too late
+        ({"ttft_s": 5.0, "started_at": NOW + timedelta(minutes=5)}, {}),  # a clock that is ahead
+    ],
+)
+def test_what_counts_and_what_misses(acorn: Made, fields: dict[str, Any], counts: dict[str, tuple[int, int]]) -> None:
+    with tenant_scope(acorn.id):
+        endpoint = with_slo(acorn, e2e_p99_ms=30_000)
+    record(acorn, endpoint, **fields)
+    with tenant_scope(acorn.id):
+        for _ in range(2):  # repeats change nothing
+            slo.count(acorn.id, NOW)
+        assert {row.objective: (row.total, row.bad) for row in SloMinute.objects.all()} == counts
+
+
+def test_a_late_record_is_counted_and_old_minutes_are_forgotten(acorn: Made) -> None:
+    with tenant_scope(acorn.id):
+        endpoint = with_slo(acorn)
+        minute(acorn, endpoint, ago_s=slo.KEPT.total_seconds() + 120, total=1, bad=1)
+    record(acorn, endpoint, ttft_s=0.1)
+    with tenant_scope(acorn.id):
+        slo.count(acorn.id, NOW)
+    record(acorn, endpoint, ttft_s=3.0)
+    with tenant_scope(acorn.id):
+        slo.count(acorn.id, NOW + timedelta(minutes=10))
+        assert [(row.total, row.bad) for row in SloMinute.objects.all()] == [(2, 1)]

@@ -18,6 +18,7 @@ from routing import queries, tasks
 from routing.core.snapshot import TenantSnapshot, open_sealed, version_of
 from routing.services import pools, publishing, replicas
 from tenants.core.api_key import Kind
+from tenants.core.errors import Conflict
 from tenants.core.roles import Role
 from tenants.models import Tenant
 from tenants.scoping import tenant_scope
@@ -49,6 +50,34 @@ def opened(client: redis.Redis) -> Opened:
         return open_sealed(document, tenant_id=tenant.id, root=secret("ROOT_KEY"), publish_public_key=public)
 
     return read
+
+
+def test_weights_and_the_pool_that_an_endpoint_spills_to(acorn: Made, birch: Made, platform: Made, opened: Opened) -> None:
+    """Each tenant's snapshot has its own weight. Of one name the tenant's own pool wins; a granted one is found too, as long as it is granted."""
+    with tenant_scope(platform.id):
+        shared = a_pool(platform.id, "shared")
+        pools.grant(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=acorn.id, weight=2.5)
+        pools.grant(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=birch.id)
+    spill = {"overload": "spill", "spill_pool": "shared"}
+    with tenant_scope(acorn.id):
+        endpoint = an_endpoint(acorn.id, slo=spill)
+    publishing.publish(acorn.id)
+    snapshot = opened(acorn)
+    assert {pool.name: pool.weight for pool in snapshot.pools} == {"gpu": 1.0, "shared": 2.5}
+    assert snapshot.endpoints[0].spill_pool_id == shared.id
+    publishing.publish(birch.id)
+    assert [pool.weight for pool in opened(birch).pools] == [1.0]
+    with tenant_scope(platform.id):
+        with pytest.raises(Conflict, match="spills to this pool"):
+            pools.withdraw(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=acorn.id)
+        pools.grant(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=birch.id, weight=4)
+    with tenant_scope(acorn.id):
+        own = a_pool(acorn.id, "shared")
+    publishing.publish(acorn.id)
+    assert opened(acorn).endpoints[0].spill_pool_id == own.id
+    publishing.publish(birch.id)
+    assert [pool.weight for pool in opened(birch).pools] == [4.0]
+    assert endpoint.name == "chat"
 
 
 def test_a_router_opens_everything_that_was_configured(acorn: Made, platform: Made, opened: Opened) -> None:
