@@ -51,7 +51,7 @@ def test_the_second_turn_lands_on_its_prefix_and_the_record_says_why(product: Pr
     assert records[1]["matched_tokens"] > 0
     candidates = records[1]["decision"]["candidates"]
     assert len(candidates) == 2
-    assert set(candidates[0]["terms"]) == {"wait", "prefill", "external_price", "pressure", "slo_guard"}
+    assert set(candidates[0]["terms"]) == {"wait", "prefill", "tier", "external_price", "pressure", "slo_guard", "adapter"}
 
 
 def test_two_tenants_and_two_scopes_have_four_salts_that_nobody_sent(product: Product) -> None:

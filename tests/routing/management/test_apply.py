@@ -244,7 +244,7 @@ tenants:
         "declared.yaml:11: tenants[0].endpoints[0].model.tokenizer.path: ./missing.json is not a file",
         "declared.yaml:12: tenants[0].endpoints[0].engine: must be one of vllm, sglang, trtllm, llamacpp",
         "declared.yaml:17: tenants[0].endpoints[0].routing_policy.weights.luck: "
-        "Unknown scorer; known: wait, prefill, external_price, pressure, slo_guard.",
+        "Unknown scorer; known: wait, prefill, tier, external_price, pressure, slo_guard, adapter.",
         "declared.yaml:18: tenants[0].endpoints[0].enabled: must be true or false",
         "declared.yaml:19: tenants[0].endpoints[1]: needs either pool or replicas",
         "declared.yaml:19: tenants[0].endpoints[1].model: is required",
