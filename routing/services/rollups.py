@@ -54,7 +54,7 @@ def forget(tenant_id: UUID, *, rollups_before: datetime, usage_before: datetime)
         cursor.execute("DELETE FROM routing_rolluprow WHERE tenant_id = %s AND start_at < %s", [tenant_id, rollups_before])
         gone = cursor.rowcount
         cursor.execute("DELETE FROM routing_usagerow WHERE tenant_id = %s AND day < %s", [tenant_id, usage_before.date()])
-        return gone + cursor.rowcount
+        return int(gone + cursor.rowcount)
 
 
 def _fold_minutes(tenant_id: UUID, now: datetime) -> int:
