@@ -15,7 +15,8 @@ would have needed for the first token is the part ``ideal``; everything else has
 
 Engines tell no queue time for a request, so ``queue_engine`` is a residual, and only where somebody else's work was known to be there, up to
 ``OTHERS_FACTOR`` times the wait that was expected plus the request's own work once more. Where the estimated parts exceed what was measured, all of
-them shrink alike. Read are the router's own clock, the engine's ``usage`` and what the router believed when it decided; nothing else.
+them shrink alike; while nobody has measured the replica's rate they also grow alike on an idle one, and the bound on a busy one grows, up to
+``MOST_GROWTH`` times. Read are the router's own clock, the engine's ``usage`` and what the router believed when it decided; nothing else.
 
 Missed tokens are told apart along the prompt, from the first token that was not cached on:
 
@@ -57,6 +58,7 @@ MISSES: tuple[Miss, ...] = get_args(Miss)
 PARTS: tuple[Part, ...] = get_args(Part)
 ESTIMATED: frozenset[str] = frozenset({"ideal", "slow_replica", "queue_engine", *(f"missed_{miss}" for miss in MISSES)})
 OTHERS_FACTOR = 3.0
+MOST_GROWTH = 4.0  # how far from the assumed rate an unmeasured replica may be
 OF_THE_REPLICA: frozenset[str] = frozenset({"queue_engine", "slow_replica", "unexplained"})  # what tells of others' load or of a replica's speed
 
 
@@ -128,6 +130,7 @@ class Work:
     busy: bool = False
     completion_tokens: int = 0
     token_s: float | None = None  # the replica's usual time per generated token; None: not known
+    learned: bool = True  # the rates come from answers; False: nobody has measured any yet
 
 
 def split(times: Times, work: Work, misses: Mapping[str, int]) -> dict[str, int]:
@@ -162,11 +165,12 @@ def _estimate(purse: _Purse, work: Work, misses: Mapping[str, int], *, whole: bo
         wanted["generation"] = (work.completion_tokens - 1) * work.token_s
     available_us = purse.left_us
     wanted_us = sum(_us(value) for value in wanted.values())
-    shrink = min(1.0, available_us / wanted_us) if wanted_us else 1.0
+    most = 1.0 if work.learned or work.busy or work.wait_s > 0 else MOST_GROWTH
+    fit = min(most, available_us / wanted_us) if wanted_us else 1.0
     for part, value in wanted.items():
-        purse.take(part, int(_us(value) * shrink))
+        purse.take(part, int(_us(value) * fit))
     if work.busy or work.wait_s > 0:
-        purse.take("queue_engine", _us(OTHERS_FACTOR * work.wait_s + own_s))
+        purse.take("queue_engine", _us((OTHERS_FACTOR * work.wait_s + own_s) * (1.0 if work.learned else MOST_GROWTH)))
     if whole and work.completion_tokens > 1 and work.token_s is None:
         purse.take("generation", purse.left_us)
     purse.take("unexplained", purse.left_us)

@@ -36,6 +36,7 @@ class Noted:
     rate: float
     pool_rate: float
     fixed_s: float
+    learned: bool
     token_s: float | None
     behind_s: float  # of others' work beyond the expected wait, were every request of others there still at its prompt
     busy: bool
@@ -76,6 +77,7 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
         rate=rate,
         pool_rate=pool_rate or rate,
         fixed_s=engine.calibration.fixed_s,
+        learned=pool_rate is not None or engine.calibration.own_rate is not None,
         token_s=plane.causes.token_s.get(choice.engine.url),
         behind_s=others * engine.mean_uncached_tokens / rate,
         busy=engine.in_flight > 0 or others > _SOMEBODY,
@@ -122,6 +124,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         busy=noted.busy,
         completion_tokens=usage.completion_tokens or 0,
         token_s=noted.token_s,
+        learned=noted.learned,
     )
     parts = cause.split(times, work, misses)
     slo_s = flight.endpoint.slo.ttft_s if flight.endpoint is not None and flight.endpoint.slo is not None else None

@@ -170,14 +170,13 @@ def ended(flight: Flight, attempt: Attempt | None) -> None:
             replica_id=str(entry.id),
             replica_name=entry.name,
             engine=entry.engine,
-            part=getattr(attempt, "part", "answer"),
+            part=attempt.part,
             started_s=attempt.started_s,
             ended_s=time.monotonic(),
             status=attempt.status,
             error=attempt.error,
         )
     )
-    attempt.span_id = None
 
 
 def account(plane: Plane, flight: Flight, record: DecisionRecord) -> None:

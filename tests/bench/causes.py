@@ -1,6 +1,6 @@
 """Does the attribution name what was made to happen? Each cause is injected into a fleet of simulated replicas behind the real router, over HTTP.
 
-    python -m tests.bench.causes [--repeat 3]
+    python -m tests.bench.causes [--repeat 3] [--speed 0.5]
 
 Every run has a router, a fleet and a conversation of its own; what is compared is ``cause.main`` of the one request that the injection hits, grouped
 as people would say it. Printed is a confusion table, injected by row, named by column, and the parts of each request.
@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ GROUPS = {
     "retry": "failed attempt",
 }
 PROMPT_WORDS = 2400
+_pace: ContextVar[float] = ContextVar("pace", default=1.0)  # of all engines; the router takes 1.0 for granted until it has measured
 
 
 def text(seed: int, words: int) -> str:
@@ -101,7 +103,8 @@ class Stage:
 async def stage(
     *, replicas: int, policy: str = "ettft", blocks: int = 2000, speed: float = 1.0, router: dict[str, Any] | None = None
 ) -> AsyncIterator[Stage]:
-    engine = EngineConfig(blocks=blocks, time=TimeModel(speed=speed))
+    pace = _pace.get()
+    engine = EngineConfig(blocks=blocks, time=TimeModel(speed=speed * pace))
     with tempfile.TemporaryDirectory() as state:
         config = Config(router_id="bench", state_dir=Path(state), port=0, internal_port=0, allowed_ranges=rig.LOOPBACK, scrape_s=3600.0)
         async with running_fleet(ReplicaConfig(engine=engine, model=MODEL), replicas=replicas) as fleet, aiohttp.ClientSession() as client:
@@ -153,7 +156,7 @@ async def slow_replica(seed: int) -> DecisionRecord:
     """One of three replicas runs at a quarter of the others' speed, and the policy turns through them."""
     async with stage(replicas=3, policy="round_robin", speed=4.0) as it:
         slow = it.fleet[1].replica
-        slow.engine.config = replace(slow.engine.config, time=replace(slow.engine.config.time, speed=1.0))
+        slow.engine.config = replace(slow.engine.config, time=replace(slow.engine.config.time, speed=_pace.get()))
         for number in range(33):
             await it.chat(text(seed + number, PROMPT_WORDS), f"q{number}")
         records = it.router.plane.telemetry.waiting()[-3:]
@@ -254,7 +257,9 @@ async def inject(name: str, seed: int) -> DecisionRecord:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--speed", type=float, default=1.0, help="of the engines, against what the router assumes of an unmeasured one")
     options = parser.parse_args(arguments)
+    _pace.set(options.speed)
     table: dict[str, Counter[str]] = {}
     for name in INJECTED:
         table[name] = Counter()

@@ -14,6 +14,7 @@ class FakeCollector:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.status = 200
+        self.asked = 0
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -36,6 +37,7 @@ class FakeCollector:
 
     async def _take(self, request: web.Request) -> web.Response:
         body = await request.read()
+        self.asked += 1
         if self.status == 200:
             self.bodies.append(body)
         return web.Response(status=self.status, body=b"{}")

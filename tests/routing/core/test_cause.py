@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ _work = st.builds(
     busy=st.booleans(),
     completion_tokens=_tokens,
     token_s=st.none() | st.floats(0, 1),
+    learned=st.booleans(),
 )
 _known = st.builds(
     Known, matched=_tokens, pending=st.booleans(), elsewhere=_tokens, sent=_tokens, last_turn=_tokens, lost=st.booleans(), former=_tokens
@@ -114,6 +116,16 @@ def test_estimates_never_take_more_than_was_measured() -> None:
     )
     assert parts["missed_evicted"] == pytest.approx(3 * parts["missed_changed"], rel=1e-4)
     assert "queue_engine" not in parts
+
+
+def test_before_a_rate_was_measured_an_idle_replica_is_as_slow_as_it_looks() -> None:
+    times, work = Times(total_s=2.5, serving_s=2.5, first_token_s=2.5), Work(prompt_tokens=8001, warm_tokens=8000, learned=False)
+    assert split(times, work, {"evicted": 8000})["missed_evicted"] == pytest.approx(2.5e6, rel=0.001)
+    assert split(times, replace(work, learned=True), {"evicted": 8000})["unexplained"] == pytest.approx(1.5e6, rel=0.001)
+    assert split(times, replace(work, busy=True), {"evicted": 8000})["queue_engine"] == pytest.approx(1.5e6, rel=0.001)
+    assert split(times, replace(work, busy=True, learned=True), {"evicted": 8000})["queue_engine"] == pytest.approx(1e6, rel=0.001)
+    hung = split(replace(times, total_s=60.0, serving_s=60.0, first_token_s=60.0), work, {"evicted": 8000})
+    assert main(hung, late=False) == "unexplained"
 
 
 def test_a_whole_answer_s_generation_is_estimated() -> None:

@@ -130,11 +130,19 @@ async def test_a_collector_that_is_away_costs_no_request_and_gets_the_spans_late
         assert rig.router.plane.tracing.queued() == 7
         page = rig.router.plane.metrics.page().decode()
         assert 'saltroute_spans_dropped_total{reason="queue_full"} 1.0' in page
-        collector.status = 503
         await collector.start()
-        collector.status = 200
         await _spans(collector, 7)
         await until(lambda: rig.router.plane.tracing.queued() == 0)
+
+
+async def test_a_collector_that_asks_to_come_again_gets_the_spans_once(traced: Rig, collector: FakeCollector) -> None:
+    collector.status = 503
+    await traced.chat()
+    await until(lambda: collector.asked > 0)
+    assert traced.router.plane.tracing.queued() == 2
+    collector.status = 200
+    await until(lambda: traced.router.plane.tracing.queued() == 0)
+    assert len(collector.spans) == 2
 
 
 async def test_spans_that_a_collector_refuses_are_dropped_and_counted(traced: Rig, collector: FakeCollector) -> None:
