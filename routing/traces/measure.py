@@ -34,6 +34,7 @@ class Measures:
     e2e_s: array[float] = field(default_factory=lambda: array("d"))
     queued_s: array[float] = field(default_factory=lambda: array("d"))
     expected_ttft_s: array[float] = field(default_factory=lambda: array("d"))
+    engine_ttft_s: array[float] = field(default_factory=lambda: array("d"))  # from dispatch on: what was expected is this
     by_kind: dict[str, array[float]] = field(default_factory=dict)  # TTFT of each declared class
     placed: list[int] = field(default_factory=list)  # requests by replica
     utilisation: list[float] = field(default_factory=list)  # share of the span in which a replica worked
@@ -62,6 +63,7 @@ class Measures:
         cached_tokens: int,
         expected_cached_tokens: float,
         expected_ttft_s: float,
+        engine_ttft_s: float,
     ) -> None:
         """Count a whole answer."""
         self.prompt_tokens += request.prompt_tokens
@@ -72,6 +74,7 @@ class Measures:
         self.e2e_s.append(e2e_s)
         self.queued_s.append(queued_s)
         self.expected_ttft_s.append(expected_ttft_s)
+        self.engine_ttft_s.append(engine_ttft_s)
         self.by_kind.setdefault(request.kind, array("d")).append(ttft_s)
         self.placed[replica] += 1
         self.timeline.append((at_s, replica))

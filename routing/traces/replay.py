@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from routing.core import admission, gate
+from routing.core.fair_queue import OUTPUT_WEIGHT, FairQueue, Waiter
 from routing.core.policy import RoutingPolicy
+from routing.core.types import Decision
 from routing.traces.engine import BlockEngine, Ended, FirstToken
 from routing.traces.fleet import Fault, FleetConfig
 from routing.traces.measure import Measures
@@ -22,8 +25,11 @@ from routing.traces.request import Trace, TraceRequest
 from routing.traces.router import Dispatch, Router
 
 # What happens at one instant happens in this order.
-_STRETCH_ENDS, _EVENTS, _FIRST_BYTE, _ENDED, _FAULT, _NOTICED, _ARRIVAL, _SUBMIT, _BEGIN = range(9)
+_STRETCH_ENDS, _EVENTS, _FIRST_BYTE, _ENDED, _FAULT, _NOTICED, _ARRIVAL, _RELEASE, _LOOK, _SUBMIT, _BEGIN = range(11)
 SAMPLES_S = 30.0  # between two looks at what is resident where
+TICK_S = 0.05  # between two looks at the line of waiting requests, besides those when something was freed
+EXPECTED_OUTPUT_TOKENS = 128.0
+MIXER = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd: a bijection of 128-bit ids that spreads small ones
 
 
 @dataclass(slots=True)
@@ -34,12 +40,20 @@ class _Flight:
     dispatch: Dispatch | None = None
     tries: int = 0
     queued_s: float = 0.0
+    burst: bytes | None = None  # the prefix by which it leads or follows a burst
+    following: bool = False
 
 
 class Replay:
-    """One run. ``run()`` returns what was measured."""
+    """One run. ``run()`` returns what was measured.
 
-    def __init__(self, trace: Trace, fleet: FleetConfig, policy: RoutingPolicy, *, ttft_slo_s: float | None = None, seed: int = 1) -> None:
+    ``late_binding``: requests wait as in the live router, behind the leader of a burst and in line while every replica has others' work to do.
+    Nobody is refused for waiting long, so that all policies answer the same requests.
+    """
+
+    def __init__(
+        self, trace: Trace, fleet: FleetConfig, policy: RoutingPolicy, *, ttft_slo_s: float | None = None, seed: int = 1, late_binding: bool = False
+    ) -> None:
         if trace.block_tokens != fleet.block_tokens:
             raise ValueError(f"the trace has blocks of {trace.block_tokens} tokens, the fleet of {fleet.block_tokens}")
         self.fleet = fleet
@@ -58,6 +72,11 @@ class Replay:
         self._ends_s = [0.0] * len(self.engines)
         self._away = [False] * len(self.engines)
         self._next_sample_s = 0.0
+        self._slo_s = ttft_slo_s
+        self._late = late_binding
+        self._gate = gate.Gate()
+        self._line = FairQueue(max_waiters=1_000_000)
+        self._look_at_s = -1.0
 
     def run(self) -> Measures:
         """Replay everything and wait for the last answer."""
@@ -66,7 +85,7 @@ class Replay:
         self._pull()
         handlers: dict[int, Callable[[float, Any], None]] = {
             _STRETCH_ENDS: self._stretch_ends, _EVENTS: self._events, _FIRST_BYTE: self._first_byte, _ENDED: self._ended, _FAULT: self._fault,
-            _NOTICED: self._noticed, _ARRIVAL: self._arrival, _SUBMIT: self._submit, _BEGIN: self._begin,
+            _NOTICED: self._noticed, _RELEASE: self._release, _LOOK: self._look, _ARRIVAL: self._arrival, _SUBMIT: self._submit, _BEGIN: self._begin,
         }  # fmt: skip
         now_s = 0.0
         while self._queue:
@@ -116,7 +135,7 @@ class Replay:
             self._next_sample_s = now_s + SAMPLES_S
             self.measures.sample([engine.pool.cached_digests for engine in self.engines])
         size = self.fleet.block_tokens
-        digests = [one.to_bytes(16, "big") for one in request.blocks[: request.prompt_tokens // size]]
+        digests = [(one * MIXER % (1 << 128)).to_bytes(16, "big") for one in request.blocks[: request.prompt_tokens // size]]
         self.measures.arrived(request)
         self._flight_number += 1
         self._flights[self._flight_number] = _Flight(request, digests, now_s)
@@ -126,12 +145,23 @@ class Replay:
         flight = self._flights[number]
         request = flight.request
         too_long = request.prompt_tokens + request.output_tokens > self.engines[0].config.max_model_len_tokens
+        if self._late and flight.tries == 0 and not too_long:
+            self._turn(number, now_s, followed=False)
+            return
         dispatch = None if too_long else self._choose(flight, now_s)
         if dispatch is None:
-            del self._flights[number]
-            self.measures.refused += 1
-            self._session_over(request.session, now_s)
-            return
+            self._refuse(number, now_s)
+        else:
+            self._send(number, dispatch, now_s)
+
+    def _refuse(self, number: int, now_s: float) -> None:
+        flight = self._flights.pop(number)
+        self.measures.refused += 1
+        self._left(number, flight, now_s)
+        self._session_over(flight.request.session, now_s)
+
+    def _send(self, number: int, dispatch: Dispatch, now_s: float) -> None:
+        flight = self._flights[number]
         flight.dispatch = dispatch
         flight.tries += 1
         self._at(now_s + self.fleet.network_s, _SUBMIT, (number, dispatch))
@@ -139,6 +169,67 @@ class Replay:
     def _choose(self, flight: _Flight, now_s: float) -> Dispatch | None:
         request = flight.request
         return self.router.choose(request.prompt_tokens, flight.digests, now_s, session=request.session, again=flight.tries > 0)
+
+    # -- waiting, as in the live router --------------------------------------------------------------------------------
+
+    def _decide(self, flight: _Flight, now_s: float, *, again: bool) -> Decision | None:
+        return self.router.decide(flight.request.prompt_tokens, flight.digests, now_s, session=flight.request.session, again=again)
+
+    def _turn(self, number: int, now_s: float, *, followed: bool) -> None:
+        """Send the request, or let it wait."""
+        flight = self._flights[number]
+        decision = self._decide(flight, now_s, again=followed)
+        if decision is None:
+            self._refuse(number, now_s)
+        elif not followed and self._follows(number, flight, decision, now_s):
+            flight.following = True
+            self._at(now_s + gate.hold_s(leader_ttft_s=decision.chosen.expected_ttft_s, slo_s=self._slo_s), _RELEASE, number)
+        elif not len(self._line) and admission.commits(decision, self._slo_s):
+            self._send(number, self.router.take(decision, flight.digests, now_s), now_s)
+        else:
+            cost_tokens = decision.chosen.uncached_tokens + OUTPUT_WEIGHT * EXPECTED_OUTPUT_TOKENS
+            self._line.add(Waiter(id=number, tenant=b"t", key=b"k", cost_tokens=cost_tokens, deadline_s=now_s))
+            self._look(now_s, None)
+
+    def _follows(self, number: int, flight: _Flight, decision: Decision, now_s: float) -> bool:
+        chosen, size = decision.chosen, self.fleet.block_tokens
+        held_tokens = chosen.matched_tokens if chosen.evidence == "event" else 0
+        position = held_tokens // size + gate.MIN_TOKENS // size
+        if position >= len(flight.digests) or chosen.uncached_tokens < gate.MIN_TOKENS:
+            return False
+        flight.burst = flight.digests[position]
+        return self._gate.arrive(flight.burst, number, uncached_tokens=chosen.uncached_tokens, now_s=now_s)
+
+    def _release(self, now_s: float, number: int) -> None:
+        """A follower may go: its leader's first byte is there, or it waited as long as it may."""
+        flight = self._flights.get(number)
+        if flight is None or not flight.following:
+            return
+        flight.following = False
+        if flight.burst is not None:
+            self._gate.gave_up(flight.burst, number)
+        self._turn(number, now_s, followed=True)
+
+    def _left(self, number: int, flight: _Flight, now_s: float) -> None:
+        heir = None if flight.burst is None else self._gate.lost(flight.burst, number)
+        if heir is not None:
+            self._at(now_s, _RELEASE, heir)
+
+    def _look(self, now_s: float, _what: None) -> None:
+        """Send whoever can go, in order."""
+        while (head := self._line.peek()) is not None:
+            flight = self._flights[head.id]
+            decision = self._decide(flight, now_s, again=True)
+            if decision is not None and not admission.commits(decision, self._slo_s):
+                break
+            self._line.take(head.id)
+            if decision is None:
+                self._refuse(head.id, now_s)
+            else:
+                self._send(head.id, self.router.take(decision, flight.digests, now_s), now_s)
+        if len(self._line) and self._look_at_s <= now_s:
+            self._look_at_s = now_s + TICK_S
+            self._at(self._look_at_s, _LOOK, None)
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
@@ -200,6 +291,11 @@ class Replay:
             return
         self.router.first_byte(dispatch, token.cached_tokens, now_s)
         flight.queued_s = token.queued_s
+        if flight.burst is not None:
+            for follower in self._gate.opened(flight.burst, token.request):
+                self._at(now_s, _RELEASE, follower)
+        if len(self._line):
+            self._look(now_s, None)
 
     def _ended(self, now_s: float, what: tuple[Ended, Dispatch]) -> None:
         end, dispatch = what
@@ -208,6 +304,9 @@ class Replay:
             return
         del self._flights[end.request]
         self.router.ended(dispatch, flight.request.prompt_tokens, now_s)
+        self._left(end.request, flight, now_s)
+        if len(self._line):
+            self._look(now_s, None)
         self.measures.answered(
             flight.request,
             replica=dispatch.replica,
@@ -217,6 +316,7 @@ class Replay:
             cached_tokens=dispatch.cached_tokens,
             expected_cached_tokens=dispatch.decision.chosen.expected_cached_tokens,
             expected_ttft_s=dispatch.decision.chosen.expected_ttft_s,
+            engine_ttft_s=dispatch.first_byte_s - dispatch.at_s,
             at_s=flight.arrived_s,
         )
         self._session_over(flight.request.session, now_s)
@@ -242,8 +342,8 @@ class Replay:
             self._lost(number, now_s)
         self._at(now_s + (fault.down_s or 0.0), _FAULT, replace(fault))
 
-    def _noticed(self, _now_s: float, what: tuple[int, bool]) -> None:
-        self.router.set_up(*what)
+    def _noticed(self, now_s: float, what: tuple[int, bool]) -> None:
+        self.router.set_up(*what, now_s)
 
     def _lost(self, number: int, now_s: float) -> None:
         flight = self._flights[number]
@@ -251,6 +351,7 @@ class Replay:
             raise RuntimeError("nothing was sent")
         began = flight.dispatch.first_byte_s is not None
         self.router.lost(flight.dispatch, now_s)
+        self._left(number, flight, now_s)
         if began:
             del self._flights[number]
             self.measures.cut += 1

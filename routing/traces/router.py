@@ -1,12 +1,13 @@
 """The router in a replay: the live router's own ledger, calibration, history and scheduler, filled as the live router fills them.
 
 What is modelled here and not shared with it: events arrive as digests (no ZMQ, no tokens), in order and without gaps; there is one router, one
-tenant, one namespace; every answer streams; no client leaves; nobody waits in the router. With events, blocks that the router has just sent count
+tenant, one namespace; every answer streams; no client leaves. With events, blocks that the router has just sent count
 too: as promised while their prefill is under way, as inferred for ``YOUNG_S`` after it, until the events say so themselves.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -14,11 +15,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from routing.core import prefix, scheduler
-from routing.core.calibration import Calibration
+from routing.core.calibration import ENOUGH, Calibration
+from routing.core.candidates import ramp
 from routing.core.ledger import Ledger
 from routing.core.policy import RoutingPolicy
 from routing.core.residency import P_EVENT, P_INFERRED, P_PENDING, HistoryIndex
 from routing.core.types import Ask, Decision, Replica
+from routing.core.working_set import WorkingSet
 from routing.traces.fleet import FleetConfig
 
 YOUNG_S = 2.0  # how long an answer may show what no event has said yet
@@ -89,6 +92,8 @@ class _Engine:
     ledger: Ledger = field(default_factory=Ledger)
     calibration: Calibration = field(default_factory=Calibration)
     events: _Events = field(default_factory=_Events)
+    working_set: WorkingSet = field(default_factory=WorkingSet)
+    returned_at_s: float = -math.inf
     in_flight: int = 0
     last_chosen: int = 0
     generation: int = 0
@@ -121,11 +126,18 @@ class Router:
         self._capacity_blocks = fleet.cache_tokens // fleet.block_tokens
         for engine in self.engines:
             self._history.set_capacity(engine.name, self._capacity_blocks)
+            for _ in range(ENOUGH):
+                engine.calibration.observe_network(2 * fleet.network_s)
         self._by_events = fleet.residency == "events"
         self._sequence = 0
 
     def choose(self, prompt_tokens: int, digests: Sequence[bytes], now_s: float, *, session: str = "", again: bool = False) -> Dispatch | None:
         """Pick a replica and take what a dispatch takes; None if nobody may serve it."""
+        decision = self.decide(prompt_tokens, digests, now_s, session=session, again=again)
+        return None if decision is None else self.take(decision, digests, now_s)
+
+    def decide(self, prompt_tokens: int, digests: Sequence[bytes], now_s: float, *, session: str = "", again: bool = False) -> Decision | None:
+        """Pick a replica; None if nobody may serve the request."""
         head = b"".join(digests[:2]) or b"short" + self._sequence.to_bytes(8, "big")
         key = session.encode() if session and self.policy.policy == "session" else None
         ask = Ask(prompt_tokens=prompt_tokens, prefix_key=head, ttft_slo_s=self.ttft_slo_s, session_key=key, sequence=self._sequence)
@@ -135,13 +147,16 @@ class Router:
         pool_rate = median(rates) if rates else None
         pictures = [self._picture(engine, ask, digests, pool_rate, now_s) for engine in self.engines]
         decision = scheduler.decide(ask, pictures, self.policy)
-        if not isinstance(decision, Decision):
-            return None
+        return decision if isinstance(decision, Decision) else None
+
+    def take(self, decision: Decision, digests: Sequence[bytes], now_s: float) -> Dispatch:
+        """Take what a dispatch takes."""
         number = int(decision.chosen.replica_id[1:])
         engine = self.engines[number]
         engine.last_chosen = self._sequence
         was_idle = engine.in_flight == 0
         engine.in_flight += 1
+        engine.working_set.touch(digests, now_s)
         ticket = 0
         if self._by_events:
             engine.events.sent(digests)
@@ -157,11 +172,9 @@ class Router:
         age_s = 0.0
         if self._by_events:
             blocks, confidence, evidence = engine.events.match(digests, now_s)
-            held = len(engine.events.held)
         else:
             match = self._history.match(self._seed, digests, engine.name, now_s)
             blocks, confidence, evidence, age_s = match.blocks, match.confidence, match.source or "none", match.age_s
-            held = self._history.sizes()[engine.name][0]
         queued_tokens, waiting = engine.ledger.queued(now_s)
         return Replica(
             id=engine.name,
@@ -177,7 +190,10 @@ class Router:
             evidence_age_s=age_s,
             prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),
             fixed_s=engine.calibration.fixed_s,
-            working_set_blocks=held,
+            network_s=engine.calibration.network_s,
+            decode_interference=engine.calibration.gamma,
+            ramp=ramp(now_s - engine.returned_at_s),
+            working_set_blocks=engine.working_set.size(now_s),
             capacity_blocks=self._capacity_blocks,
             new_blocks=max(0, len(digests) - blocks),
             rank=prefix.rendezvous(self._seed, (ask.session_key or ask.prefix_key,), engine.name.encode()),
@@ -203,6 +219,7 @@ class Router:
                 ttft_s=dispatch.first_byte_s - dispatch.at_s,
                 expected_s=chosen.expected_ttft_s,
                 now_s=now_s,
+                decodes=chosen.decodes,
             )
 
     def lost(self, dispatch: Dispatch, now_s: float) -> None:
@@ -227,11 +244,14 @@ class Router:
         """A batch of KV events arrived."""
         self.engines[replica].events.apply(stored, removed)
 
-    def set_up(self, replica: int, up: bool) -> None:
+    def set_up(self, replica: int, up: bool, now_s: float) -> None:
         """The router noticed that a replica went away or came back empty."""
         engine = self.engines[replica]
+        if up and not engine.up:
+            engine.returned_at_s = now_s
         engine.up = up
         if not up:
+            engine.working_set.clear()
             engine.generation += 1
             engine.events = _Events()
             self._history.forget(engine.name)
