@@ -116,9 +116,9 @@ async def test_each_adapter_stays_where_it_is_loaded(bench: Bench) -> None:
     """Prompts that share nothing, so that residency speaks for nobody."""
     homes: dict[str, set[str | None]] = {"ada": set(), "bob": set()}
     for turn in range(6):
-        for name in homes:
+        for name, home in homes.items():
             await bench.ask(name, text((name, turn), 64))
-            homes[name].add(bench.last().replica_name)
+            home.add(bench.last().replica_name)
     assert all(len(home) == 1 for home in homes.values())
     assert homes["ada"] != homes["bob"]  # one slot each: to put the second beside the first would displace it
     assert [one.replica.engine.adapters.loads for one in bench.fleet.replicas] == [1, 1]
