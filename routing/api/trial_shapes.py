@@ -146,6 +146,7 @@ class DryRunOut(msgspec.Struct, frozen=True, kw_only=True):
 
     since: datetime
     decisions: int
+    went_wrong: Annotated[int, msgspec.Meta(description="Of them, kept because they went wrong; the others are a sample of all requests.")]
     truncated: bool
     rounded: bool
     summary: SummaryOut

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
-
-import msgspec
 
 from routing import queries
 from routing.core import dry_run
 from routing.core.dry_run import Redone, Summary
 from routing.core.policy import PolicyError, RoutingPolicy, compile_routing
-from routing.core.record import DecisionRecord
+from routing.core.record import DecisionRecord, wants_candidates
 from routing.core.trial import Estimate
 from routing.models import DecisionRow, Endpoint, PolicyVersion
 from routing.services import disclosure, policies, trials
 
 MAX_DECISIONS = 2000  # newest first
+MAX_SCANNED = 100_000  # decisions among which those with candidates are looked for
 WINDOW = timedelta(days=7)
 
 
@@ -48,10 +47,15 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """``decisions`` were read, of which ``summary.redone`` could be redone. ``rounded`` as in a trial's report."""
+    """``decisions`` were read, of which ``summary.redone`` could be redone. ``rounded`` as in a trial's report.
+
+    Routers keep the candidates of a sample of all requests, and of every one that went wrong (an error, an alarm, a missed target): ``went_wrong``
+    says how many of the read ones are of the latter, which therefore weigh more here than among all requests.
+    """
 
     since: datetime
     decisions: int
+    went_wrong: int
     truncated: bool
     rounded: bool
     summary: Summary
@@ -72,15 +76,15 @@ def version_or_document(*, tenant_id: UUID, endpoint: Endpoint, wanted: object, 
 
 
 def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bool, own_replica_ids: set[str] | None, now: datetime) -> DryRun:
-    """Redo the newest decisions under ``policy``, at most ``MAX_DECISIONS`` of the last ``WINDOW``. In the tenant's scope.
+    """Redo the newest decisions under ``policy``: ``MAX_DECISIONS`` at most, of the newest ``MAX_SCANNED``, of the last ``WINDOW``.
 
-    ``whole`` as in :func:`routing.services.trials.report`; ``own_replica_ids`` as in :mod:`routing.services.disclosure`.
+    In the tenant's scope. ``whole`` as in :func:`routing.services.trials.report`; ``own_replica_ids`` as in :mod:`routing.services.disclosure`.
     """
     since = now - WINDOW
-    rows = list(
-        DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since, record__has_key="candidates")
-        .order_by("-started_at")[: MAX_DECISIONS + 1]
-    )
+    recent = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since).order_by("-started_at")
+    oldest = recent.values_list("started_at", flat=True)[MAX_SCANNED : MAX_SCANNED + 1].first()  # by the index; few rows keep candidates
+    since = since if oldest is None else oldest
+    rows = list(recent.filter(started_at__gte=since, record__has_key="candidates")[: MAX_DECISIONS + 1])
     known = _known(tenant_id, endpoint)
     oldest_first = [queries.record_of(row) for row in reversed(rows[:MAX_DECISIONS])]
     found = [dry_run.redo(record, known.get((record.policy, record.policy_version)), policy, turn=turn) for turn, record in enumerate(oldest_first)]
@@ -90,6 +94,7 @@ def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bo
     return DryRun(
         since=since,
         decisions=len(found),
+        went_wrong=sum(wants_candidates(record, asked=False, share=0.0) is not None for record in oldest_first),
         truncated=len(rows) > MAX_DECISIONS,
         rounded=not whole,
         summary=summary if whole else _rounded(summary),
@@ -144,9 +149,3 @@ def _example(record: DecisionRecord, redone: Redone, own_replica_ids: set[str] |
     if any(one.score_after_s is None for one in found):
         found.sort(key=lambda one: one.replica)  # the order of scores would tell of load
     return Example(decision_id=record.id, started_at=record.started_at, candidates=tuple(found))
-
-
-def as_plain(found: DryRun) -> dict[str, Any]:
-    """The result as plain data, the same for the API, the console and the command line."""
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return plain

@@ -104,6 +104,8 @@ def sample(name: str, schema: dict[str, Any], own: dict[str, str]) -> Any:
         return SAMPLES[name]
     for resource in (f"{name}s", f"{name}-policies", f"{name.replace('_policy', '')}-policies"):
         if resource in own:
+    if name == "policy":
+        return own["routing-policies"]
             return own[resource]
     for option in schema.get("anyOf", ()):
         return sample(name, option, own)
@@ -171,6 +173,7 @@ def furnished(slug: str, port: int) -> House:
     _made(api, "routing-policies", {"name": f"{slug}-routing", "spec": {"policy": "ettft"}})
     _made(api, "slo-policies", {"name": f"{slug}-slo", "spec": {"ttft_p95_ms": 2000}})
     _made(api, "scopes", {"path": f"{slug}-scope"})
+    _made(api, "routing-policies", {"name": f"{slug}-spare", "spec": {"policy": "round_robin"}})
     _made(api, "members", {"email": f"person@{slug}.example", "role": "viewer"})
     endpoint = {"name": f"{slug}-chat", "pool": f"{slug}-pool", "model": f"{slug}-model", "adapter": f"{slug}-adapter"}
     policies = {"routing_policy": f"{slug}-routing", "slo": f"{slug}-slo"}

@@ -48,6 +48,8 @@ REFERENCES = {
     "endpoints_create pool",
     "endpoints_create routing_policy",
     "endpoints_create slo",
+    "endpoints_dry_run policy",
+    "endpoints_try policy",
     "keys_issue scope",
     "models_change chat_template_sha256",
     "models_create tokenizer_sha256",

@@ -85,6 +85,7 @@ def _lines(endpoint: str, policy: str, found: DryRun) -> list[str]:
         f"endpoint {endpoint}, policy {policy}",
         f"{found.decisions:,} decisions with their candidates since {found.since:%Y-%m-%d %H:%M} UTC ({bound}), one step ahead: load and residency",
         "as they were; nothing was stored",
+        f"{found.went_wrong:,} of them were kept because they went wrong, and weigh more here than among all requests",
         "",
         f"redone        {summary.redone:,}",
         *(f"left out      {count:,}: {why}" for why, count in summary.left_out),
@@ -104,8 +105,8 @@ def _example(example: Example) -> list[str]:
         marks = [word for word, chosen in (("it went here", one.chosen_before), ("it would go here", one.chosen_after)) if chosen]
         lines.append(f"  {one.replica}{'  <- ' + ', '.join(marks) if marks else ''}")
         lines.append(f"    expects {_seconds(one.expected_ttft_s)} and {one.expected_cached_tokens:,.0f} cached tokens")
-        for name in sorted(set(one.terms_before) | set(one.terms_after)):
-            lines.append(f"    {name:15} {_seconds(one.terms_before.get(name))} -> {_seconds(one.terms_after.get(name))}")
+        names = sorted(set(one.terms_before) | set(one.terms_after))
+        lines += [f"    {name:15} {_seconds(one.terms_before.get(name))} -> {_seconds(one.terms_after.get(name))}" for name in names]
     return lines
 
 

@@ -30,6 +30,8 @@ def _endpoints(document: doc.Document, wanted: doc.Tenant, state: State | None) 
         for kind, choice in (("routing", endpoint.routing_policy), ("slo", endpoint.slo)):
             if choice is not None and choice.spec is not None:
                 policies.add((kind, inline_name(endpoint.name)))
+        if endpoint.candidate is not None and endpoint.candidate.policy.spec is not None:
+            policies.add(("routing", inline_name(endpoint.name, trial=True)))
     for endpoint in wanted.endpoints or []:
         if endpoint.pool not in pools:
             yield f"{endpoint.path}.pool", "This tenant has no pool of this name, and none is granted to it."
@@ -39,7 +41,10 @@ def _endpoints(document: doc.Document, wanted: doc.Tenant, state: State | None) 
                 yield f"{endpoint.path}.adapter", "No model of this tenant has an adapter of this name."
         elif endpoint.adapter is not None and (endpoint.model, endpoint.adapter) not in adapters:
             yield f"{endpoint.path}.adapter", f"The model {endpoint.model} has no adapter of this name."
-        for kind, field, choice in (("routing", "routing_policy", endpoint.routing_policy), ("slo", "slo", endpoint.slo)):
+        choices = [("routing", "routing_policy", endpoint.routing_policy), ("slo", "slo", endpoint.slo)]
+        if endpoint.candidate is not None:
+            choices.append(("routing", "candidate.policy", endpoint.candidate.policy))
+        for kind, field, choice in choices:
             if choice is not None and choice.name is not None and (kind, choice.name) not in policies:
                 yield f"{endpoint.path}.{field}", f"There is no {kind} policy of this name."
 

@@ -88,6 +88,15 @@ class PolicyChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A routing policy on trial, and the share of prompts that it places."""
+
+    path: str
+    policy: PolicyChoice
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     path: str
     name: str
@@ -97,6 +106,7 @@ class Endpoint:
     routing_policy: PolicyChoice
     slo: PolicyChoice | None
     fields: dict[str, Any]  # the rest of endpoints.EndpointFields, all of them
+    candidate: Candidate | None = None
 
 
 @dataclass(frozen=True, slots=True)

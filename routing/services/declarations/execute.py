@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import transaction
 
 from routing import queries
-from routing.services import artifacts, catalogue, endpoints, policies, pools, replicas
+from routing.services import artifacts, catalogue, endpoints, policies, pools, replicas, trials
 from routing.services.declarations import document as doc
 from routing.services.declarations.plan import Step
 from routing.services.declarations.problems import DeclarationError, Problem
@@ -253,10 +253,21 @@ class Executor:
             "slo": _choice(wanted.slo) if wanted.slo else None,
         }
         if step.op == "+":
-            endpoints.create(tenant_id=tenant_id, actor=self.actor, name=wanted.name, **cast(Any, fields))
+            endpoint_id = endpoints.create(tenant_id=tenant_id, actor=self.actor, name=wanted.name, **cast(Any, fields)).id
         else:
             endpoint_id = queries.endpoint(tenant_id, step.name).id
             endpoints.update(tenant_id=tenant_id, actor=self.actor, endpoint_id=endpoint_id, **cast(Any, fields))
+        self._candidate(tenant_id, endpoint_id, wanted.candidate)
+
+    def _candidate(self, tenant_id: UUID, endpoint_id: UUID, wanted: doc.Candidate | None) -> None:
+        """Begin, change or end the trial of an endpoint."""
+        if wanted is None:
+            trials.end(tenant_id=tenant_id, actor=self.actor, endpoint_id=endpoint_id, reason="not declared any more")
+            return
+        try:
+            trials.start(tenant_id=tenant_id, actor=self.actor, endpoint_id=endpoint_id, policy=_choice(wanted.policy), share=wanted.share)
+        except Invalid as refusal:
+            raise Invalid(refusal.message, field=f"candidate.{refusal.field}") from None
 
 
 def _found(find: Callable[[UUID, str], Any], tenant_id: UUID, name: str) -> Any:

@@ -165,5 +165,10 @@ def _endpoint(state: State, name: str, inline: set[tuple[str, str]]) -> dict[str
             policy, version = fields[column]
             key = (kind, policy)
             written[column] = state.policies[key].spec if key in inline else {"name": policy, "version": version}
+    if fields["candidate"] is not None:
+        policy, version = fields["candidate"]
+        key = ("routing", policy)
+        tried = state.policies[key].spec if key in inline else {"name": policy, "version": version}
+        written["candidate"] = {"policy": tried, "share": fields["canary_share"]}
     written |= {key: fields[key] for key in ("data_class", "own_cache", "client_subdivision", "enabled")}
     return {key: value for key, value in written.items() if value not in (None, {}, [])}

@@ -201,11 +201,23 @@ class Parts:
         adapter = fields.text("adapter", check=names.model_name)
         routing = self._choice(fields, "routing_policy", "routing") or doc.PolicyChoice(spec={"policy": "ettft"})
         slo = self._choice(fields, "slo", "slo")
+        candidate = self._candidate(fields)
         pool = self._pool_of(fields, name, engine, pools)
         fields.done()
         if name is None or model is None or pool is None:
             return None
-        return doc.Endpoint(path, name, pool, model, adapter, routing, slo, values)
+        return doc.Endpoint(path, name, pool, model, adapter, routing, slo, values, candidate)
+
+    def _candidate(self, fields: Fields) -> doc.Candidate | None:
+        node, path = fields.node("candidate"), f"{fields.path}.candidate"
+        inner = None if node is None else self.reader.fields(node, path)
+        if inner is None:
+            return None
+        policy, share = self._choice(inner, "policy", "routing"), self._number(inner, "share", 0, 1)
+        if not inner.has("policy"):
+            self.reader.refuse(f"{path}.policy", "is required")
+        inner.done()
+        return None if policy is None else doc.Candidate(path, policy, share or 0.0)
 
     def _model_of(self, fields: Fields, models: list[doc.Model]) -> str | None:
         node, path = fields.node("model", required=True), f"{fields.path}.model"

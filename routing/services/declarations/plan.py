@@ -271,7 +271,11 @@ def _policies_and_endpoints(wanted: doc.Tenant, state: State, options: Options) 
             fields["served_model"] = None  # the default written out; the state says it in the same way
         fields["routing_policy"] = _chosen("routing", endpoint.routing_policy, endpoint.name, newest, specs)
         fields["slo"] = _chosen("slo", endpoint.slo, endpoint.name, newest, specs) if endpoint.slo else None
-        used |= {(kind, fields[column][0]) for kind, column in (("routing", "routing_policy"), ("slo", "slo")) if fields[column]}
+        tried = endpoint.candidate
+        fields["candidate"] = _chosen("routing", tried.policy, endpoint.name, newest, specs, trial=True) if tried else None
+        fields["canary_share"] = tried.share if tried else 0.0
+        columns = (("routing", "routing_policy"), ("slo", "slo"), ("routing", "candidate"))
+        used |= {(kind, fields[column][0]) for kind, column in columns if fields[column]}
         held = state.endpoints.get(endpoint.name)
         if held is None:
             given = tuple(f"{name}: {_word(value)}" for name, value in fields.items() if value not in (None, [], {}, False))
@@ -285,19 +289,25 @@ def _policies_and_endpoints(wanted: doc.Tenant, state: State, options: Options) 
             yield Step("-", "endpoint", wanted.slug, name, wanted.path)
         # Without their section, the policies that may go are those that inline documents left behind.
         for kind, name in sorted(set(state.policies) - used):
-            left_behind = any(inline_name(endpoint) == name for endpoint in state.endpoints)
+            left_behind = any(name in (inline_name(endpoint), inline_name(endpoint, trial=True)) for endpoint in state.endpoints)
             if kind in wanted.policy_kinds or left_behind:
                 yield Step("-", f"{kind} policy", wanted.slug, name, wanted.path)
 
 
 def _chosen(
-    kind: str, choice: doc.PolicyChoice, endpoint: str, newest: dict[tuple[str, str], int], specs: dict[tuple[str, str], dict[str, Any]]
+    kind: str,
+    choice: doc.PolicyChoice,
+    endpoint: str,
+    newest: dict[tuple[str, str], int],
+    specs: dict[tuple[str, str], dict[str, Any]],
+    *,
+    trial: bool = False,
 ) -> tuple[str, int]:
     """The (name, version) that a choice will mean once the policies of the file are in place."""
     if choice.spec is None:
         name = choice.name or ""
         return name, choice.version if choice.version is not None else newest.get((kind, name), 0)
-    key = (kind, inline_name(endpoint))
+    key = (kind, inline_name(endpoint, trial=trial))
     if key not in newest:
         newest[key] = 1
     elif specs[key] != choice.spec:

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
 from django.utils import timezone
 
 from routing import queries
@@ -142,6 +141,8 @@ def _read_endpoints(state: State) -> None:
             "sharing": row.sharing,
             "routing_policy": (row.routing_policy.policy.name, row.routing_policy.version),
             "slo": (row.slo_policy.policy.name, row.slo_policy.version) if row.slo_policy else None,
+            "candidate": (row.candidate_policy.policy.name, row.candidate_policy.version) if row.candidate_policy else None,
+            "canary_share": row.canary_share,
             "data_class": row.data_class,
             "own_cache": row.own_cache,
             "client_subdivision": row.client_subdivision,
@@ -153,12 +154,13 @@ def inline_policies(state: State) -> set[tuple[str, str]]:
     """The policies that an export writes into their endpoint: named after it, in use there at their newest version, and nowhere else."""
     users: dict[tuple[str, str], list[str]] = {}
     for name, endpoint in state.endpoints.items():
-        for kind, column in (("routing", "routing_policy"), ("slo", "slo")):
+        for kind, column in (("routing", "routing_policy"), ("slo", "slo"), ("routing", "candidate")):
             if endpoint[column] is not None:
                 users.setdefault((kind, endpoint[column][0]), []).append(name)
     found = set()
-    for (kind, policy), names in users.items():
-        column = "routing_policy" if kind == "routing" else "slo"
-        if len(names) == 1 and inline_name(names[0]) == policy and state.endpoints[names[0]][column][1] == state.policies[(kind, policy)].version:
-            found.add((kind, policy))
+    for key, uses in users.items():
+        name, column = uses[0]
+        named_after = inline_name(name, trial=column == "candidate") == key[1]
+        if len(uses) == 1 and named_after and state.endpoints[name][column][1] == state.policies[key].version:
+            found.add(key)
     return found

@@ -14,7 +14,7 @@ from django.utils import timezone
 from routing.core.policy import SCORERS
 from routing.core.record import CandidateRecord, DecisionRecord, TrialRecord
 from routing.models import DecisionRow, Endpoint, Pool, Replica
-from routing.services import trials
+from routing.services import dry_run, trials
 from tenants.core.roles import Role
 from tests.tenants.houses import ABSENT, Api, House
 
@@ -82,6 +82,7 @@ def decided(made: House, endpoint: Endpoint, count: int = 1, *, placed: bool = F
             expected_cached_tokens=60.0 if placed else 100.0,
             candidates=fields.get("candidates", ()),
             trial=said if fields.get("trial", True) else None,
+            alarm=fields.get("alarm"),
         )
         rows.append(
             DecisionRow(
@@ -332,6 +333,21 @@ def test_a_dry_run_says_what_would_have_gone_elsewhere(acorn: House, api: Api) -
     assert api.post("endpoints/chat/dry-run", {"policy": "p"}).json()["summary"]["differing"] == 0
     left = api.post("endpoints/chat/dry-run", {"policy": {"policy": "bounded_hash"}}).json()["summary"]["left_out"]
     assert [one["count"] for one in left] == [4]
+
+
+def test_a_dry_run_is_bounded_and_says_what_weighs_too_much(acorn: House, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rows read, in rows looked at, and in the share of those that were kept because they went wrong."""
+    wanted = {"policy": {"policy": "least_outstanding"}}
+    decided(acorn, endpoint_of(acorn), 6, trial=False, candidates=KEPT)
+    assert api.post("endpoints/chat/dry-run", wanted).json()["went_wrong"] == 0
+    decided(acorn, endpoint_of(acorn), 2, trial=False, candidates=KEPT, alarm="cached_more_than_owned")
+    assert api.post("endpoints/chat/dry-run", wanted).json()["went_wrong"] == 2
+    monkeypatch.setattr(dry_run, "MAX_DECISIONS", 5)
+    found = api.post("endpoints/chat/dry-run", wanted).json()
+    assert (found["decisions"], found["truncated"]) == (5, True)
+    monkeypatch.setattr(dry_run, "MAX_SCANNED", 3)
+    found = api.post("endpoints/chat/dry-run", wanted).json()
+    assert (found["decisions"], found["truncated"]) == (4, False)  # the bound is a moment: what it falls on is read too
 
 
 @pytest.mark.parametrize(
