@@ -152,11 +152,11 @@ def _read_endpoints(state: State) -> None:
 
 def inline_policies(state: State) -> set[tuple[str, str]]:
     """The policies that an export writes into their endpoint: named after it, in use there at their newest version, and nowhere else."""
-    users: dict[tuple[str, str], list[str]] = {}
+    users: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for name, endpoint in state.endpoints.items():
         for kind, column in (("routing", "routing_policy"), ("slo", "slo"), ("routing", "candidate")):
             if endpoint[column] is not None:
-                users.setdefault((kind, endpoint[column][0]), []).append(name)
+                users.setdefault((kind, endpoint[column][0]), []).append((name, column))
     found = set()
     for key, uses in users.items():
         name, column = uses[0]
