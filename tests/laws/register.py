@@ -600,6 +600,37 @@ _PROMPTS = [
     ),
 ]
 
+_OVERLOAD = [
+    Mutant(
+        "a pool that is spilled to judged by the isolation of another",
+        "routing/dataplane/view.py",
+        "replace(home, pool=spill, replicas=opened[spill.id])",
+        "replace(home, pool=__import__('msgspec').structs.replace(spill, isolation='declared'), replicas=opened[spill.id])",
+        ("tests/routing/dataplane/test_spill.py",),
+    ),
+    Mutant(
+        "another model for a key that may not use it",
+        "routing/dataplane/request_path.py",
+        "await prepare(plane, flight, find_endpoint(caller, named), headers)",
+        "await prepare(plane, flight, caller.grant.tenant.endpoints[named], headers)",
+        ("tests/routing/dataplane/test_spill.py",),
+    ),
+    Mutant(
+        "webhooks follow redirects",
+        "routing/outbound/webhooks.py",
+        "allow_redirects=False",
+        "allow_redirects=True",
+        ("tests/routing/outbound/test_webhooks.py",),
+    ),
+    Mutant(
+        "webhooks to another tenant's engine",
+        "routing/services/webhooks.py",
+        "                return True\n",
+        "                return False\n",
+        ("tests/routing/services/test_webhooks.py",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -615,4 +646,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_TOKENS,
     *_PROMPTS,
     *_RECONCILIATION,
+    *_OVERLOAD,
 )
