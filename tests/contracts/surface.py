@@ -20,7 +20,9 @@ from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
 from namespaces.models import TenantKeyVersion
+from routing.core.record import DecisionRecord
 from routing.models import Alert, ReconciliationFinding, ReconciliationRun, SloMinute, Webhook, WebhookDelivery
+from routing.services import records
 from tenants.models import AuditEntry, Tenant, TenantRow
 from tenants.scoping import tenant_scope
 from tenants.services.denials import ACTION as DENIED
@@ -102,10 +104,10 @@ def sample(name: str, schema: dict[str, Any], own: dict[str, str]) -> Any:
     schema = resolved(schema)
     if name in SAMPLES:
         return SAMPLES[name]
-    for resource in (f"{name}s", f"{name}-policies", f"{name.replace('_policy', '')}-policies"):
-        if resource in own:
     if name == "policy":
         return own["routing-policies"]
+    for resource in (f"{name}s", f"{name}-policies", f"{name.replace('_policy', '')}-policies"):
+        if resource in own:
             return own[resource]
     for option in schema.get("anyOf", ()):
         return sample(name, option, own)
@@ -171,9 +173,9 @@ def furnished(slug: str, port: int) -> House:
     _made(api, "pools", {"name": f"{slug}-pool"})
     _made(api, "replicas", {"pool": f"{slug}-pool", "name": f"{slug}-replica", "url": f"http://127.0.0.1:{port}"})
     _made(api, "routing-policies", {"name": f"{slug}-routing", "spec": {"policy": "ettft"}})
+    _made(api, "routing-policies", {"name": f"{slug}-spare", "spec": {"policy": "round_robin"}})
     _made(api, "slo-policies", {"name": f"{slug}-slo", "spec": {"ttft_p95_ms": 2000}})
     _made(api, "scopes", {"path": f"{slug}-scope"})
-    _made(api, "routing-policies", {"name": f"{slug}-spare", "spec": {"policy": "round_robin"}})
     _made(api, "members", {"email": f"person@{slug}.example", "role": "viewer"})
     endpoint = {"name": f"{slug}-chat", "pool": f"{slug}-pool", "model": f"{slug}-model", "adapter": f"{slug}-adapter"}
     policies = {"routing_policy": f"{slug}-routing", "slo": f"{slug}-slo"}
@@ -181,9 +183,21 @@ def furnished(slug: str, port: int) -> House:
     key = {"name": f"{slug}-key", "scope": f"{slug}-scope", "endpoints": [f"{slug}-chat"]}
     _made(api, "keys", key, Idempotency_Key=f"{slug}-repeat")
     store(made)
+    _counted(made)
     _reconciled(made)
     _alerted(made)
     return made
+
+
+def _counted(made: House) -> None:
+    """A decision as ingest adds it up, and how long such are kept."""
+    fields: dict[str, Any] = {"route": "chat", "outcome": "ok", "status": 200, "router_id": "r1", "config_version": 1}
+    one = DecisionRecord(id=uuid.uuid4(), tenant_id=made.id, started_at=timezone.now().timestamp(), **fields)
+    with connection.cursor() as cursor:
+        cursor.execute("SET ROLE saltroute_ingest")
+        assert records.store([one]).stored == 1
+        cursor.execute("SET ROLE saltroute_app")
+    assert made.api().patch("records", {"keep_days": 7}).status_code == 200
 
 
 def _alerted(made: House) -> None:
@@ -222,7 +236,8 @@ def listed(api: Api) -> dict[str, dict[str, Any]]:
     for operation in operations():
         if operation.method == "GET" and "{" not in operation.path:
             answer = api.get(operation.path)
-            rows = answer.json().get("results", []) if answer.status_code == 200 else []
+            is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+            rows = answer.json().get("results", []) if answer.status_code == 200 and is_json else []
             if rows:
                 found[operation.path] = rows[-1]
     return found
