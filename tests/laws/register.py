@@ -33,6 +33,9 @@ TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
 SANDBOX = "tests/routing/prompts/test_sandbox.py"
 SEGMENTS = "tests/routing/prompts/test_segments.py"
 RECONCILE = ("tests/routing/core/test_reconcile.py",)
+TRANSFER = ("tests/routing/core/test_transfer.py",)
+PAIRS = ("tests/routing/core/test_pairs.py",)
+PLANE_TRANSFERS = "tests/routing/dataplane/test_transfers.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
@@ -600,6 +603,67 @@ _PROMPTS = [
     ),
 ]
 
+_TRANSFERS = [
+    Mutant(
+        "transfer from any host",
+        "routing/core/transfer.py",
+        '        (_host(handed.remote_host) in {_host(host) for host in hosts}, "host"),\n',
+        "",
+        TRANSFER,
+    ),
+    Mutant("transfer of another request", "routing/core/transfer.py", " and request_id in handed.remote_request_id", "", TRANSFER),
+    Mutant(
+        "transfer with forged hits",
+        "routing/core/transfer.py",
+        "0 <= handed.remote_prefill_cached_tokens <=",
+        "0 <= 0 <=",
+        TRANSFER,
+    ),
+    Mutant("transfer to who may not serve", "routing/core/pairs.py", "        and prefill.refusal is None\n", "", PAIRS),
+    Mutant(
+        "transfer part not held against isolation",
+        "routing/core/filters.py",
+        "    if not isolates(entry, engine, mode, namespace_id):\n",
+        '    if part == "answer" and not isolates(entry, engine, mode, namespace_id):\n',
+        (f"{PLANE_TRANSFERS}::test_who_may_not_serve_the_namespace_does_not_compute_its_prompts",),
+    ),
+    Mutant(
+        "transfer goes on unread",
+        "routing/dataplane/transfer.py",
+        'params = wire.believe(payload.get("kv_transfer_params"), hosts=hosts, request_id=headers["X-Request-Id"])',
+        'params = bodies._encode(payload.get("kv_transfer_params"))',
+        (f"{PLANE_TRANSFERS}::test_what_an_engine_forges_goes_nowhere",),
+    ),
+    Mutant(
+        "transfer kept for the plain request",
+        "routing/dataplane/dispatch.py",
+        "            transfer=handed.params,\n",
+        '            transfer=handed.params or (b"{}" if flight.transfer else None),\n',
+        (f"{PLANE_TRANSFERS}::test_a_transfer_that_breaks_is_repeated_plainly_on_the_same_replica",),
+    ),
+    Mutant(
+        "transfer's first call without our salt",
+        "routing/dataplane/transfer.py",
+        "            salt=namespace.salt,\n",
+        "            salt=namespace.public_id,\n",
+        (f"{PLANE_TRANSFERS}::test_on_every_route_both_calls_carry_our_salt_and_no_transfer_of_the_clients",),
+    ),
+    Mutant(
+        "transfer's hits credited to the decode replica",
+        "routing/dataplane/learn.py",
+        "        _learn_transfer(flight, flight.transfer, call, usage.prompt_tokens)\n        return\n",
+        "        _learn_transfer(flight, flight.transfer, call, usage.prompt_tokens)\n",
+        (f"{PLANE_TRANSFERS}::test_hits_are_credited_to_the_replica_that_had_them",),
+    ),
+    Mutant(
+        "transfer's prefill part never given back",
+        "routing/dataplane/inflight.py",
+        "        self.end_prefill()\n",
+        "",
+        (f"{PLANE_TRANSFERS}::test_a_client_that_leaves_while_the_prompt_is_computed_ends_that_and_nobody_else_is_called",),
+    ),
+]
+
 _OVERLOAD = [
     Mutant(
         "a pool that is spilled to judged by the isolation of another",
@@ -647,4 +711,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_PROMPTS,
     *_RECONCILIATION,
     *_OVERLOAD,
+    *_TRANSFERS,
 )
