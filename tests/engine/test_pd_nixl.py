@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from routing.core.record import DecisionRecord, TransferRecord
-from routing.core.snapshot import KvEvents, ReplicaEntry
+from routing.core.snapshot import KvEvents, ReplicaEntry, ReplicaRole
 from tests.engine.conftest import required
 from tests.engine.installation import EngineUnavailableError, Installation
 from tests.engine.vllm_cpu import BLOCK_TOKENS, MODEL_NAME, Replica, start_pair, stop
@@ -116,6 +116,11 @@ def engines() -> Iterator[tuple[Replica, Replica]]:
     stop(pair)
 
 
+def _entry(name: str, url: str, role: ReplicaRole, engine: Replica) -> ReplicaEntry:
+    events = KvEvents(endpoint=engine.events, replay=engine.replay)
+    return ReplicaEntry(id=named(f"replica {name}"), name=name, url=url, engine="vllm", role=role, kv_events=events)
+
+
 @pytest.fixture
 async def course(tmp_path: Path, engines: tuple[Replica, Replica]) -> AsyncIterator[Course]:
     p, d = engines
@@ -128,12 +133,7 @@ async def course(tmp_path: Path, engines: tuple[Replica, Replica]) -> AsyncItera
     await site.start()
     relay.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with standard_rig(tmp_path / "state", scrape_s=0.5, breaker_open_s=0.5) as rig:
-        entries = tuple(
-            ReplicaEntry(
-                id=named(f"replica {name}"), name=name, url=url, engine="vllm", role=role, kv_events=KvEvents(endpoint=at.events, replay=at.replay)
-            )
-            for name, url, role, at in (("P", relay.url, "prefill", p), ("D", d.url, "decode", d))
-        )
+        entries = (_entry("P", relay.url, "prefill", p), _entry("D", d.url, "decode", d))
         pool = rig.acme.pools[0].__class__(
             id=rig.acme.pools[0].id, name="real", owner_tenant_id=rig.acme.tenant_id, isolation="declared", replicas=entries
         )

@@ -88,14 +88,14 @@ async def split(tmp_path: Path) -> AsyncIterator[Split]:
 async def test_a_conversation_is_exact_on_both_sides(split: Split) -> None:
     """Each turn is computed where its beginning was, moved past what the decoder holds, and says what one replica alone would say."""
     said, computed = text("opening", 1500), 0
-    async with running_fleet(replace(SIMULATED, transfers=None)) as (alone,):
+    async with running_fleet(replace(SIMULATED, transfers=None)) as alone:
         for turn in range(3):
             answer = await split.ask(said)
             record, transfer = split.record(), split.record().transfer
             assert transfer is not None
             assert transfer.result == "ok"
             body = {"prompt": said, "max_tokens": 8, "return_token_ids": True, "ignore_eos": True}
-            async with split.client.post(f"{alone.url}/v1/completions", json=body) as plain:
+            async with split.client.post(f"{alone[0].url}/v1/completions", json=body) as plain:
                 expected = await plain.json()
             assert answer["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
             assert record.matched_tokens == record.cached_tokens == transfer.cached_tokens == computed // BLOCK * BLOCK

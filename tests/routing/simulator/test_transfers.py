@@ -46,8 +46,8 @@ class Both:
 @asynccontextmanager
 async def both(config: TransferConfig = QUICK) -> AsyncIterator[Both]:
     wanted = replace(RECORDED, transfers=config)
-    async with running_fleet(wanted, replicas=2) as (p, d), aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
-        yield Both(Wire(p, session), Wire(d, session))
+    async with running_fleet(wanted, replicas=2) as fleet, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+        yield Both(Wire(fleet[0], session), Wire(fleet[1], session))
 
 
 def _answer(name: str) -> dict[str, Any]:
@@ -159,5 +159,5 @@ async def test_a_stream_hands_nothing_over_and_holds_nothing() -> None:
 
 
 async def test_a_replica_without_a_connector_hands_nothing_over() -> None:
-    async with running_fleet(RECORDED) as (running,), aiohttp.ClientSession() as session:
-        assert (await Wire(running, session).chat(DOCUMENT, kv_transfer_params=ASK))["kv_transfer_params"] is None
+    async with running_fleet(RECORDED) as fleet, aiohttp.ClientSession() as session:
+        assert (await Wire(fleet[0], session).chat(DOCUMENT, kv_transfer_params=ASK))["kv_transfer_params"] is None
