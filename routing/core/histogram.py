@@ -1,7 +1,7 @@
 """Histograms that can be added up: one fixed set of buckets for seconds and tokens alike, so any two merge exactly and in any order.
 
-Bucket ``i`` > 0 holds values in ``(SMALLEST * GROWTH**(i - 1), SMALLEST * GROWTH**i]``; bucket 0 holds what is not above ``SMALLEST``, zeros above all.
-A quantile is off by at most ``RELATIVE_ERROR`` of the value that an exact nearest-rank quantile would give, between ``SMALLEST`` and ``LARGEST``.
+Bucket ``i`` > 0 holds values in ``(SMALLEST * GROWTH**(i - 1), SMALLEST * GROWTH**i]``; bucket 0 what is not above ``SMALLEST``, zeros above all.
+A quantile is off by at most ``RELATIVE_ERROR`` of what an exact nearest-rank quantile would give, between ``SMALLEST`` and ``LARGEST``.
 
 Source: C. Masson, J. E. Rim, H. K. Lee, DDSketch, VLDB 2019, section 2: buckets at powers of (1 + a) / (1 - a) have relative error a.
 """
