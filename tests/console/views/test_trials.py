@@ -86,7 +86,7 @@ def test_another_tenants_version_cannot_be_tried(town: Town, candidate: PolicyVe
 
 def test_the_report_is_on_the_page(town: Town, candidate: PolicyVersion, as_owner: AsOwner) -> None:
     post(town, "trial", policy=str(candidate.id), percent="50")
-    said = {"policy": "round_robin", "policy_version": 4, "placed": False, "replica_id": "b", "replica_name": "b"}
+    said: dict[str, Any] = {"policy": "round_robin", "policy_version": 4, "placed": False, "replica_id": "b", "replica_name": "b"}
     trial = TrialRecord(**said, expected_ttft_s=0.31, expected_cached_tokens=0.0)
     rows.store(as_owner, town.acorn, *(rows.record(town.acorn, trial=trial) for _ in range(30)))
     shown = page(town)

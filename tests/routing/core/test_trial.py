@@ -56,8 +56,10 @@ def test_requests_without_a_first_token_are_in_no_mean() -> None:
 def test_a_small_sample_promises_nothing() -> None:
     few, many = [1.0, 2.0] * 14, [1.0, 2.0] * 15
     for figure in (trial.mean, lambda values: trial.difference(values, values), lambda values: trial.share(1, len(values))):
-        assert figure(few).low is None
-        assert figure(many).low is not None
+        small, large = figure(few), figure(many)
+        assert small is not None
+        assert large is not None
+        assert (small.low, large.low is None) == (None, False)
 
 
 def test_a_share_of_all_or_none_still_has_an_interval() -> None:

@@ -21,7 +21,7 @@ from tenants import changes
 from tenants.scoping import tenant_scope
 from tests.routing.services.audits.conftest import world
 from tests.routing.services.audits.rig import until
-from tests.routing.services.rows import ACTOR, a_replica
+from tests.routing.services.rows import ACTOR, a_replica, secret
 
 if TYPE_CHECKING:
     from tests.routing.services.audits.world import World
@@ -38,7 +38,7 @@ class Traffic:
         self.world = world
         self.key = world.key("app")
         self.client = redis.Redis.from_url(settings.VALKEY_URL)
-        self.ingest = Ingest(self.client, records_key=settings.RECORDS_KEY, consumer="c1", block_s=0.01)
+        self.ingest = Ingest(self.client, records_key=secret("RECORDS_KEY"), consumer="c1", block_s=0.01)
         self.ingest.ensure_group()
         self.count = 0
 
@@ -141,6 +141,7 @@ def test_a_version_that_no_router_can_run_leaves_the_last_good_one_in_force(worl
     good = world.rig.report()["versions"][str(world.tenant.id)]
     with tenant_scope(world.tenant.id):
         candidate = endpoint(world).candidate_policy_id
+        assert candidate is not None
         with as_owner():
             assert PolicyVersion.objects.filter(id=candidate).update(spec={"policy": "weighted", "weights": {"luck": -1}}) == 1
         changes.record(tenant_id=world.tenant.id, actor=ACTOR, action="test.change")
