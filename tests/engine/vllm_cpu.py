@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -121,8 +121,11 @@ def start_pair(installation: Installation, *, decode_context_tokens: int = CONTE
     return started[0], started[1]
 
 
-def start(installation: Installation, names: Sequence[str], *, kv_blocks: int = KV_BLOCKS) -> list[Replica]:
-    """Start one replica for each name, each with a cache of ``kv_blocks``, and wait until all are healthy; if one fails, none is left running.
+def start(
+    installation: Installation, names: Sequence[str], *, kv_blocks: int = KV_BLOCKS, adapters: Mapping[str, Path] | None = None
+) -> list[Replica]:
+    """Start one replica for each name, each with a cache of ``kv_blocks`` and a slot for one of the LoRA ``adapters`` (directories by name), and wait
+    until all are healthy; if one fails, none is left running.
 
     Raises:
         EngineUnavailableError: a replica ended, or did not answer in time; the text ends with its log's last line.
@@ -133,7 +136,7 @@ def start(installation: Installation, names: Sequence[str], *, kv_blocks: int = 
     started: list[Replica] = []
     try:
         for position, name in enumerate(names):
-            started.append(_spawn(installation, name, ports[3 * position : 3 * position + 3], kv_blocks))
+            started.append(_spawn(installation, name, ports[3 * position : 3 * position + 3], kv_blocks, adapters=adapters))
         _wait_until_healthy(started)
     except BaseException:
         stop(started)
@@ -212,6 +215,14 @@ def command(
     return [vllm, "serve", str(installation.model), *flags, *(part for pair in options.items() for part in pair)]
 
 
+def adapter_flags(adapters: Mapping[str, Path]) -> list[str]:
+    """One slot, so that two adapters displace each other."""
+    if not adapters:
+        return []
+    modules = [f"{name}={path}" for name, path in adapters.items()]
+    return ["--enable-lora", "--max-loras", "1", "--max-lora-rank", "8", "--lora-modules", *modules]
+
+
 def environment(installation: Installation) -> dict[str, str]:
     """The engine's environment: small, offline, one thread, quick to start."""
     inherited = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
@@ -250,14 +261,18 @@ def _spawn(
     *,
     connector: Connector | None = None,
     context_tokens: int = CONTEXT_TOKENS,
+    adapters: Mapping[str, Path] | None = None,
 ) -> Replica:
     log = installation.root / "run" / f"{name}.log"
     port, events_port, replay_port = ports
     with log.open("wb") as out:
         process = subprocess.Popen(
             command(installation, port, events_port, replay_port, kv_blocks, context_tokens=context_tokens)
-            + ([] if connector is None else connector.flags),
-            env=environment(installation) | ({} if connector is None else connector.environment),
+            + ([] if connector is None else connector.flags)
+            + adapter_flags(adapters or {}),
+            env=environment(installation)
+            | ({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if adapters else {})
+            | ({} if connector is None else connector.environment),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
