@@ -26,11 +26,11 @@ from routing.core.breaker import Breaker
 from routing.core.fair_queue import Waiter
 from routing.core.overload import Spilled
 from routing.core.pairs import OUTPUT_TOKENS, Pair
-from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, Outcome, TrialRecord
+from routing.core.record import AttemptRecord, DecisionRecord, Outcome
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision, Trial
-from routing.dataplane import causes, learn, spans
+from routing.dataplane import causes, learn, record_parts, spans
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
@@ -427,7 +427,7 @@ class Flight:
             considered=len(self.candidates),
             best_matched_tokens=max((one.matched_tokens for one in self.candidates), default=0),
             prefill_tokens_per_s=self.prefill_tokens_per_s,
-            trial=_trial(self.trial, beside),
+            trial=record_parts.trial(self.trial, beside),
             transfer=None if self.transfer is None else self.transfer.record(),
             cause=causes.conclude(self.plane, self, now_s=time.monotonic()),
             alarm=self.alarm,
@@ -436,22 +436,7 @@ class Flight:
         asked = endpoint is not None and self.started_at < endpoint.entry.explain_until
         if not self.candidates or not self.plane.telemetry.keeps_candidates(made, asked=asked):
             return made
-        return msgspec.structs.replace(made, candidates=tuple(_candidate(one) for one in self.candidates[:MAX_CANDIDATES]))
-
-
-def _trial(trial: Trial | None, policy: PolicyEntry | None) -> TrialRecord | None:
-    """What the record says of the policy that did not decide."""
-    if trial is None or policy is None:
-        return None
-    return TrialRecord(
-        policy=policy.spec.get("policy", "ettft"),
-        policy_version=policy.version,
-        placed=trial.placed,
-        replica_id=trial.other.replica_id,
-        replica_name=trial.other.replica_name,
-        expected_ttft_s=trial.other.expected_ttft_s,
-        expected_cached_tokens=trial.other.expected_cached_tokens,
-    )
+        return msgspec.structs.replace(made, candidates=tuple(record_parts.candidate(one) for one in self.candidates[:MAX_CANDIDATES]))
 
 
 def _outcome_of(error: ApiError) -> Outcome:
@@ -460,22 +445,3 @@ def _outcome_of(error: ApiError) -> Outcome:
     if error.code == "upstream_error":
         return "upstream_error"
     return "client_error" if error.status < 500 and error.status != 429 else "refused"
-
-
-def _candidate(one: Candidate) -> CandidateRecord:
-    return CandidateRecord(
-        replica_id=one.replica_id,
-        replica_name=one.replica_name,
-        refusal=one.refusal,
-        matched_tokens=one.matched_tokens,
-        expected_cached_tokens=one.expected_cached_tokens,
-        uncached_tokens=one.uncached_tokens,
-        expected_ttft_s=one.expected_ttft_s,
-        score_s=one.score_s,
-        queued_tokens=one.queued_tokens,
-        in_flight=one.in_flight,
-        evidence=one.evidence,
-        evidence_age_s=one.evidence_age_s,
-        residency=one.residency,
-        terms=one.terms,
-    )
