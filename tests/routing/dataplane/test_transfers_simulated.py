@@ -117,9 +117,16 @@ async def test_a_prefill_replica_that_dies_costs_a_try_and_is_used_again_when_it
     await split.ask(text("second", 1500))
     assert split.result() in (None, "prefill_failed")  # None: its health was asked first
     await split.p.start()
-    await until(split.router.plane.engines[split.p.url].reachable)
+    plane = split.router.plane
+    engine = plane.engines[split.p.url]
+
+    def usable() -> bool:
+        now_s = time.monotonic()
+        return engine.reachable() and engine.breaker.allows(now_s) and plane.links.way(split.p.url, split.d.url, now_s) is not None
+
     seen: list[str | None] = []
     for number in range(20):
+        await until(usable)  # a health check that began while it was away may still come in
         await split.ask(text(("again", number), 1500))
         seen.append(split.result())
         if seen[-1] == "ok":
