@@ -127,6 +127,22 @@ def test_what_another_worker_has_taken_is_not_sent_beside_it(acorn: Made, receiv
     assert the_delivery(acorn).state == "delivered"
 
 
+def test_a_late_word_of_a_worker_that_was_taken_for_dead_changes_nothing(acorn: Made, receiver: Receiver) -> None:
+    """Neither of a message that another worker has by then, nor does it put the next attempt off."""
+    register(acorn, receiver)
+    with tenant_scope(acorn.id):
+        (first,) = webhooks._lease(acorn.id, timezone.now())
+    due_now(acorn)
+    with tenant_scope(acorn.id):
+        (second,) = webhooks._lease(acorn.id, timezone.now())
+        assert (first.attempts, second.attempts) == (1, 2)
+        webhooks._note(acorn.id, webhooks._Sent(first.id, 1, Outcome(500, "status")), timezone.now())
+    assert (the_delivery(acorn).error, the_delivery(acorn).status) == ("", None)
+    with tenant_scope(acorn.id):
+        webhooks._note(acorn.id, webhooks._Sent(first.id, 2, Outcome(500, "status")), timezone.now())
+    assert (the_delivery(acorn).error, the_delivery(acorn).status) == ("status", 500)
+
+
 def test_a_secret_that_does_not_open_sends_nothing(acorn: Made, receiver: Receiver) -> None:
     register(acorn, receiver)
     assert webhooks.send(acorn.id, Roots((NEXT,))) == 0
