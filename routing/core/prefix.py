@@ -45,10 +45,11 @@ def prompt_units(body: Mapping[str, Any]) -> bytes:
 def chain(seed: bytes, prompt: bytes) -> tuple[bytes, ...]:
     """Digests (16 bytes each) of every whole block of ``prompt``, each covering all bytes up to its end (about 0.5 us a block)."""
     running = hashlib.sha256(seed)
+    update, copy = running.update, running.copy
     digests = []
     for start in range(0, min(len(prompt), MAX_BLOCKS * BLOCK_BYTES) - BLOCK_BYTES + 1, BLOCK_BYTES):
-        running.update(prompt[start : start + BLOCK_BYTES])
-        digests.append(running.copy().digest()[:DIGEST_BYTES])
+        update(prompt[start : start + BLOCK_BYTES])
+        digests.append(copy().digest()[:DIGEST_BYTES])
     return tuple(digests)
 
 

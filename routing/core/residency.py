@@ -250,9 +250,15 @@ class HistoryIndex:
 
     def confirmed(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, now_s: float, *, owner: bytes = b"") -> None:
         """The prompt's prefill ran (first byte seen, or cancelled after upstream headers): pending becomes inferred."""
-        for _, entry in self._counted(namespace, digests, replica, ticket, owner):
+        held = self._replicas.get(replica)
+        entries = _NONE if held is None else held.held(owner)
+        for digest in digests:  # as _counted does; a long prompt has thousands
+            entry = entries.get(namespace + digest)
+            if entry is None or entry.since > ticket:
+                continue
             entry.pending -= 1
-            entry.inferred_at_s = now_s if entry.inferred_at_s is None else max(now_s, entry.inferred_at_s)  # a sibling's word may come late
+            if entry.inferred_at_s is None or entry.inferred_at_s < now_s:  # a sibling's word may come late
+                entry.inferred_at_s = now_s
 
     def dropped(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"", certain: bool = True) -> None:
         """The prompt was refused or never arrived: what only it promised is forgotten. Not ``certain``: it may have run all the same."""

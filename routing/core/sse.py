@@ -59,6 +59,8 @@ class EventSplitter:
 
 def data_of(event: bytes) -> bytes | None:
     """The data of an event, its lines joined by LF; None if it has none (a comment, a heartbeat, a blank line)."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.endswith(b"\n\n") and b"\r" not in event:
+        return event[6:-2]  # one line, as engines write them
     lines = []
     for line in _LINE.split(event):
         if line.startswith(b"data:"):

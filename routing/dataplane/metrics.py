@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,6 +21,35 @@ if TYPE_CHECKING:
     from routing.dataplane.state import Plane
 
 _TTFT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40)
+
+
+class _Remembering:
+    """Finds a child by how it was asked for: prometheus_client sorts and copies the label names each time, and a request asks a dozen times.
+
+    Bounded as the children are: label values are ours, and every call writes its names in one order. Nobody removes children.
+    """
+
+    _known: dict[tuple[tuple[str, object], ...], Any]
+
+    def labels(self, **names: str) -> Any:
+        """As prometheus_client's, by name alone."""
+        key = tuple(names.items())
+        try:
+            return self._known[key]
+        except AttributeError:
+            self._known = {}
+        except KeyError:
+            pass
+        child = self._known[key] = super().labels(**names)  # type: ignore[misc] # the metric's own, beside this one
+        return child
+
+
+class Counter(_Remembering, prometheus_client.Counter):  # type: ignore[misc] # labels by name alone
+    """A counter that remembers its children."""
+
+
+class Histogram(_Remembering, prometheus_client.Histogram):  # type: ignore[misc]
+    """A histogram that remembers its children."""
 
 
 class Metrics:

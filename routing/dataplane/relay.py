@@ -8,7 +8,9 @@ and no
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
+from types import TracebackType
 
 import msgspec
 from aiohttp import web
@@ -17,7 +19,7 @@ from routing.core import sse
 from routing.core.stream import Rename, StreamMeter
 from routing.dataplane import errors
 from routing.dataplane.dispatch import Answer
-from routing.dataplane.inflight import Flight
+from routing.dataplane.inflight import Attempt, Flight
 from routing.dataplane.state import Plane
 from routing.dataplane.upstream import UpstreamFailed
 
@@ -106,61 +108,120 @@ async def stream(plane: Plane, flight: Flight, answer: Answer, request: web.Base
 
 
 async def _pump(plane: Plane, flight: Flight, answer: Answer, meter: StreamMeter, reply: web.StreamResponse) -> str | None:
-    """Move events until the stream ends; None for a whole answer, else the code of what broke it."""
-    attempt, splitter = flight.attempt, answer.splitter
-    if attempt is None or splitter is None:
+    """Move events until the stream ends; None for a whole answer, else the code of what broke it.
+
+    Raises:
+        ClientStalled: the client does not read.
+        ConnectionError: it is gone.
+    """
+    attempt = flight.attempt
+    if attempt is None:
         raise RuntimeError("no attempt to relay")
-    events = answer.events
+    clock = _Clock(idle_s=plane.config.idle_s, write_s=plane.config.write_s)
+    try:
+        with clock:
+            return await _move(attempt, answer, meter, reply, clock)
+    except TimeoutError:
+        if clock.writing:
+            raise ClientStalled from None
+    attempt.failed("idle_timeout")
+    return "upstream_timeout"
+
+
+async def _move(attempt: Attempt, answer: Answer, meter: StreamMeter, reply: web.StreamResponse, clock: _Clock) -> str | None:
+    """The loop of :func:`_pump`, by the clock: reads bounded by its ``idle_s``, writes by its ``write_s``."""
+    splitter, events = answer.splitter, answer.events
+    if splitter is None:
+        raise RuntimeError("not a stream")
     while True:
         kept = [piece for event in events if meter.error is None and (piece := meter.take(event)) is not None]
         if kept:
-            await _write(plane, reply, kept[0] if len(kept) == 1 else b"".join(kept))
+            clock.write()
+            await reply.write(kept[0] if len(kept) == 1 else b"".join(kept))
         if meter.error is not None:
             if meter.error.kind not in ("client", "busy"):
                 attempt.failed("error_event")
             return "upstream_error"
+        clock.read()
         try:
-            async with asyncio.timeout(plane.config.idle_s):
-                chunk = await answer.upstream.read()
-        except TimeoutError:
-            attempt.failed("idle_timeout")
-            return "upstream_timeout"
+            chunk = await answer.upstream.read()
         except UpstreamFailed as failed:
             if meter.complete:
                 return None  # all was said before the connection broke
             attempt.failed(failed.cause)
             return "upstream_error"
         if not chunk:
-            return await _end(plane, flight, meter, splitter, reply)
+            clock.write()
+            return await _end(attempt, meter, splitter, reply)
         events = splitter.feed(chunk)
 
 
-async def _end(plane: Plane, flight: Flight, meter: StreamMeter, splitter: sse.EventSplitter, reply: web.StreamResponse) -> str | None:
+class _Clock:
+    """``asyncio.timeout`` for a stream: one timer that looks now and then whether the deadline has moved, where two timers for every event would cost
+    more than the event. A context manager, used once; on expiry the task is cancelled and leaves with TimeoutError."""
+
+    __slots__ = ("_cancelling", "_deadline_s", "_due_s", "_expired", "_handle", "_idle_s", "_loop", "_task", "_write_s", "writing")
+
+    def __init__(self, *, idle_s: float, write_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle_s, self._write_s = idle_s, write_s
+        self._task = asyncio.current_task()
+        self._cancelling = 0 if self._task is None else self._task.cancelling()
+        self._handle: asyncio.TimerHandle | None = None
+        self._deadline_s = self._due_s = math.inf
+        self._expired = False
+        self.writing = False
+
+    def read(self) -> None:
+        """From now on the engine has ``idle_s``."""
+        self.writing = False
+        self._until(self._loop.time() + self._idle_s)
+
+    def write(self) -> None:
+        """From now on the client has ``write_s``."""
+        self.writing = True
+        self._until(self._loop.time() + self._write_s)
+
+    def _until(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        if deadline_s < self._due_s:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due_s = self._deadline_s
+        self._handle = self._loop.call_at(self._due_s, self._look)
+
+    def _look(self) -> None:
+        self._handle = None
+        if self._loop.time() < self._deadline_s:
+            self._arm()
+        elif self._task is not None:
+            self._expired = True
+            self._task.cancel()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        if self._expired and self._task is not None and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+
+async def _end(attempt: Attempt, meter: StreamMeter, splitter: sse.EventSplitter, reply: web.StreamResponse) -> str | None:
     """The engine closed the stream cleanly: pass on a last event without its blank line, and see whether the answer is whole."""
     rest = splitter.rest()
     if rest:
         last = meter.take(rest)
         if last is not None and meter.error is None:
-            await _write(plane, reply, last)
+            await reply.write(last)
     if meter.done or meter.finished:
         return None
-    if flight.attempt is not None:
-        flight.attempt.failed("truncated")
+    attempt.failed("truncated")
     return "upstream_error"
-
-
-async def _write(plane: Plane, reply: web.StreamResponse, data: bytes) -> None:
-    """Write with backpressure, for at most ``write_s``.
-
-    Raises:
-        ClientStalled: the client does not read.
-        ConnectionError: it is gone.
-    """
-    try:
-        async with asyncio.timeout(plane.config.write_s):
-            await reply.write(data)
-    except TimeoutError:
-        raise ClientStalled from None
 
 
 async def _say_broken(flight: Flight, reply: web.StreamResponse, code: str) -> None:

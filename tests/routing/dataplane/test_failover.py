@@ -168,10 +168,11 @@ async def test_an_html_page_under_200_is_no_answer(rig: Rig) -> None:
     assert (reply.status, reply.error["code"]) == (502, "upstream_error")
 
 
+@pytest.mark.parametrize("size_bytes", [1, 100_000])  # one write, and more
 @pytest.mark.parametrize("status", [301, 302, 307, 401, 403, 404])
-async def test_what_says_that_we_are_set_up_wrongly_is_not_the_clients(rig: Rig, status: int) -> None:
+async def test_what_says_that_we_are_set_up_wrongly_is_not_the_clients(rig: Rig, status: int, size_bytes: int) -> None:
     rig.a.script = rig.b.script = Script(status=status, headers={"Location": "http://169.254.169.254/"}, body={"error": "Unauthorized"})
-    reply = await rig.chat()
+    reply = await rig.chat({**HI, "messages": [{"role": "user", "content": "x" * size_bytes}]})
     assert (reply.status, reply.error["code"]) == (502, "upstream_error")
     assert (len(rig.a.requests), len(rig.b.requests)) == (1, 1)
 

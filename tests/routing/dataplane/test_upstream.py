@@ -1,0 +1,155 @@
+"""Asking an engine over a real socket: small bodies in one write, large ones through aiohttp's session; both say and believe the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from routing.core.engines import ENGINES
+from routing.dataplane import upstream
+from routing.dataplane.config import Config
+from routing.dataplane.upstream import Upstream, UpstreamFailed
+from routing.dataplane.view import ReplicaView
+from tests.fakes.rig import LOOPBACK, replica_entry
+
+SMALL, LARGE = b"{}", b'{"x":"' + b"x" * 100_000 + b'"}'
+SIZES = pytest.mark.parametrize("body", [SMALL, LARGE], ids=["one write", "pieces"])
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@dataclass
+class Server:
+    """Answers each request with the next of ``answers``; None: closes the connection. Keeps what it was asked."""
+
+    answers: list[bytes | None]
+    asked: list[bytes]
+    connections: int = 0
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                self.asked.append(head + await reader.readexactly(size))
+                answer = self.answers.pop(0)
+                if answer is None:
+                    return
+                writer.write(answer)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(*answers: bytes | None) -> AsyncIterator[Server]:
+    server = Server(list(answers), [])
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listening.close()
+
+
+Sessions = tuple[aiohttp.ClientSession, aiohttp.ClientSession]
+
+
+@pytest.fixture
+async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
+    config = Config(router_id="r", state_dir=tmp_path, allowed_ranges=LOOPBACK, connect_s=2.0)
+    async with upstream.make_session(config, pooled=True) as pooled, upstream.make_session(config, pooled=False) as fresh:
+        yield pooled, fresh
+
+
+def replica_at(port: int) -> ReplicaView:
+    return ReplicaView(replica_entry(f"http://127.0.0.1:{port}/base", "a"), ENGINES["vllm"], credential="the engine's", credential_opens=True)
+
+
+async def ask(sessions: Sessions, replica: ReplicaView, body: bytes) -> Upstream:
+    headers = upstream.request_headers(replica, stream=False, presented_parents=[], trace_id="0" * 32)
+    return await upstream.deliver(*sessions, replica, "/v1/x", body=body, headers=headers)
+
+
+async def whole(opened: Upstream) -> bytes:
+    try:
+        return await opened.read_all(limit_bytes=1000, first_byte_at_s=asyncio.get_running_loop().time() + 5, idle_s=5)
+    finally:
+        opened.close()
+
+
+async def test_both_ways_say_the_same(sessions: Sessions) -> None:
+    async with serving(WHOLE, WHOLE) as server:
+        for body in (SMALL, LARGE):
+            assert await whole(await ask(sessions, replica_at(server.port), body)) == b"ok"
+    heads = [one.split(b"\r\n\r\n")[0].split(b"\r\n") for one in server.asked]
+    assert heads[0][0] == heads[1][0] == b"POST /base/v1/x HTTP/1.1"
+    small, large = ({line.split(b": ")[0].lower(): line.split(b": ")[1] for line in head[1:]} for head in heads)
+    assert (small.pop(b"content-length"), large.pop(b"content-length")) == (b"2", str(len(LARGE)).encode())
+    drawn = (b"x-request-id", b"traceparent")
+    assert all(small.pop(name) != large.pop(name) for name in drawn)
+    assert small == large
+    assert server.connections == 1
+
+
+@SIZES
+async def test_what_comes_before_an_answer_is_passed_over(sessions: Sessions, body: bytes) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    async with serving(early + early + WHOLE) as server:
+        opened = await ask(sessions, replica_at(server.port), body)
+        assert (opened.status, opened.peer) == (200, "127.0.0.1")
+        assert await whole(opened) == b"ok"
+
+
+@SIZES
+async def test_a_kept_connection_that_ends_is_replaced_once(sessions: Sessions, body: bytes) -> None:
+    async with serving(WHOLE, None, WHOLE, None) as server:
+        for _ in range(2):
+            assert await whole(await ask(sessions, replica_at(server.port), body)) == b"ok"
+        assert (len(server.asked), server.connections) == (3, 2)
+        with pytest.raises(UpstreamFailed) as failed:
+            await ask(sessions, replica_at(server.port), body)
+        assert failed.value.cause == "broken"
+
+
+@SIZES
+@pytest.mark.parametrize("answer", [b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000])
+async def test_what_is_not_http_is_a_broken_answer(sessions: Sessions, body: bytes, answer: bytes) -> None:
+    async with serving(answer) as server:
+        with pytest.raises(UpstreamFailed) as failed:
+            await ask(sessions, replica_at(server.port), body)
+        assert failed.value.cause == "broken"
+
+
+@SIZES
+async def test_an_answer_left_in_the_middle_ends_its_connection(sessions: Sessions, body: bytes) -> None:
+    """As does a request cancelled before its answer: no next request may read what was meant for another."""
+    async with serving(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", b"", WHOLE) as server:
+        replica = replica_at(server.port)
+        opened = await ask(sessions, replica, body)
+        assert await opened.read() == b"half"
+        opened.close()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await ask(sessions, replica, body)
+        assert await whole(await ask(sessions, replica, body)) == b"ok"
+        assert server.connections == 3
+
+
+@SIZES
+async def test_a_header_with_a_line_end_is_never_sent(sessions: Sessions, body: bytes) -> None:
+    async with serving(WHOLE) as server:
+        replica = replica_at(server.port)
+        for value in ("a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"):
+            with pytest.raises(ValueError, match="header"):
+                await upstream.deliver(*sessions, replica, "/v1/x", body=body, headers={"Authorization": value})
+        assert server.asked == []
+        assert await whole(await ask(sessions, replica, body)) == b"ok"
