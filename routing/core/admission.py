@@ -1,14 +1,15 @@
 """Commit a request to its replica now, or let it wait where it can still go elsewhere.
 
-Late binding: a request is held only for others' work, never for its own prefill. While the chosen replica's WAIT is over
-min(:data:`SLO_SHARE` of the TTFT target, :data:`MAX_WAIT_S`) a prompt waits in the router, where the next replica to be free can take it. An idle
+Late binding: a request is held only for others' work, never for its own prefill. While even the least WAIT of all replicas is over
+min(:data:`SLO_SHARE` of the TTFT target, :data:`MAX_WAIT_S`) a prompt waits in the router, where the next replica to be free can take it. The least
+and not the chosen one's: whoever waits for a busy holder would hold up all who stand behind and could go elsewhere. An idle
 replica always commits, so the coldest and longest prompt on an idle fleet leaves at once, whatever its target.
 While every replica has as many requests as it may, nobody is committed.
 """
 
 from __future__ import annotations
 
-from routing.core.types import Candidate, Decision
+from routing.core.types import Decision
 
 SLO_SHARE = 0.5
 MAX_WAIT_S = 2.0
@@ -23,10 +24,4 @@ def commits(decision: Decision, ttft_slo_s: float | None) -> bool:
     """Whether the decision should be carried out now."""
     if decision.full:
         return False
-    if any(candidate.refusal is None and _idle(candidate) for candidate in decision.candidates):
-        return True
-    return decision.chosen.wait_s <= bound_s(ttft_slo_s)
-
-
-def _idle(candidate: Candidate) -> bool:
-    return candidate.in_flight == 0 and candidate.wait_s == 0.0
+    return min(candidate.wait_s for candidate in decision.candidates if candidate.refusal is None) <= bound_s(ttft_slo_s)

@@ -87,16 +87,17 @@ def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) ->
 
     Near-ties go to the least uncached work, then the least busy, then the rendezvous rank.
     """
+    estimates = [ttft.estimate(ask, replica) for replica in eligible]
     field = Field(
         policy=policy,
         mean_prefill_tokens_per_s=sum(replica.prefill_tokens_per_s for replica in eligible) / len(eligible),
-        mean_wait_s=sum(map(ttft.wait_s, eligible)) / len(eligible),
+        mean_wait_s=sum(one.wait_s for one in estimates) / len(eligible),
+        least_ttft_s=min(one.ttft_s for one in estimates),
     )
     weights = dict(policy.weights)
     scorers = [(scorer.name, weights[scorer.name], scorer.seconds) for scorer in REGISTER if scorer.name in weights]
     scored = []
-    for replica in eligible:
-        estimate = ttft.estimate(ask, replica)
+    for replica, estimate in zip(eligible, estimates, strict=True):
         terms = {name: weight * seconds(ask, replica, estimate, field) for name, weight, seconds in scorers}
         scored.append((weighed(ask, replica, terms, estimate), replica))
     best_s = min(candidate.score_s for candidate, _ in scored)

@@ -17,6 +17,7 @@ class Field:
     policy: RoutingPolicy
     mean_prefill_tokens_per_s: float
     mean_wait_s: float = 0.0
+    least_ttft_s: float = 0.0  # the shortest expected time to first token among them
 
 
 @dataclass(frozen=True, slots=True)

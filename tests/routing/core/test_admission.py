@@ -40,3 +40,18 @@ def test_an_idle_replica_commits_the_longest_prompt_whatever_the_target(prompt_t
 
 def test_one_that_may_not_be_chosen_does_not_count_as_idle() -> None:
     assert not commits(decision(100, Replica(id="a", name="a", refusal="draining"), busy("b", 9.0), slo_s=2.0), 2.0)
+
+
+def test_who_chose_a_busy_holder_goes_while_others_are_free() -> None:
+    """Waiting for the holder would hold up all who stand behind; that it is worth its queue is already in the score."""
+    holder = Replica(id="holder", name="", queued_tokens=16_000, in_flight=1, matched_tokens=30_000, confidence=0.97)
+    decided = decision(30_000, holder, busy("free", 0.5), slo_s=2.0)
+    assert decided.chosen.replica_id == "holder"
+    assert commits(decided, 2.0)
+    assert not commits(decision(30_000, holder, busy("also busy", 1.5), slo_s=2.0), 2.0)
+
+
+def test_nobody_is_sent_to_replicas_that_are_full() -> None:
+    full = [Replica(id=name, name="", in_flight=2, max_concurrency=2) for name in "ab"]
+    assert not commits(decision(100, *full), None)
+    assert commits(decision(100, *full, Replica(id="c", name="", in_flight=1, max_concurrency=2)), None)
