@@ -4,6 +4,8 @@
 # make mutants  break one law at a time and see the tests notice (some minutes)
 # make bench-sharing   what isolation costs in cache hits, on the dialogues below $SALTROUTE_DATA
 # make bench-policies  every routing policy on every workload, in simulated time (BENCH_ARGS=--quick: a minute)
+# make bench-routing   our router and others over HTTP before the same simulated fleet (twenty minutes; others where they are installed)
+# make bench-proxy     what a request costs: CPU, requests/s, added latency
 # make soak MINUTES=30 the router's memory under prefixes that come and go (BENCH_ARGS=--kill: what a kill -9 costs)
 # PYTHON=...    which Python (3.11 to 3.13) a new .venv is made with
 
@@ -14,7 +16,7 @@ MINUTES ?= 30
 VENV := .venv/bin
 PACKAGES := settings tenants namespaces routing console deploy
 
-.PHONY: up test check test-engine mutants bench-sharing bench-policies soak lock clean install install-dev
+.PHONY: up test check test-engine mutants bench-sharing bench-policies bench-routing bench-proxy soak lock clean install install-dev
 
 up: install
 	@exec $(VENV)/python -m deploy.local up
@@ -41,6 +43,12 @@ bench-sharing: install-dev
 
 bench-policies: install-dev
 	$(VENV)/python -m tests.bench.policies $(BENCH_ARGS)
+
+bench-routing: install-dev
+	$(VENV)/python -m tests.bench.routing $(BENCH_ARGS)
+
+bench-proxy: install-dev
+	$(VENV)/python -m tests.bench.proxy $(BENCH_ARGS)
 
 soak: install-dev
 	$(VENV)/python -m tests.bench.churn --minutes $(MINUTES) $(BENCH_ARGS)

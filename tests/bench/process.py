@@ -86,7 +86,15 @@ class RouterProcess:
         }
         with (self.folder / "router.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "routing.dataplane", env=env, cwd=ROOT_FOLDER, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
+                sys.executable,
+                "-m",
+                "routing.dataplane",
+                env=env,
+                cwd=ROOT_FOLDER,
+                stdout=log,
+                stderr=log,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # Linux shares the processor out by session: beside its load in one, the router would get what is left
             )
         async with aiohttp.ClientSession() as session, asyncio.timeout(START_S):
             while not await self._ready(session):
