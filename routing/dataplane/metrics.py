@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from routing.core import conventions
+from routing.core.cause import PARTS
 from routing.core.parity import State
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class Metrics:
         self.spans_dropped = Counter("saltroute_spans_dropped", "Spans lost, by why", ["reason"], registry=self.registry)
         self.cause_seconds = Counter("saltroute_cause_seconds", "What requests' time went into", ["part"], registry=self.registry)
         self.cause_main = Counter("saltroute_cause_main", "Requests by what their time is mostly due to", ["part"], registry=self.registry)
+        for part in PARTS:  # from the start, so that a rate over the first minute is one too
+            self.cause_seconds.labels(part=part)
+            self.cause_main.labels(part=part)
         self._inference()
         self.alarms = Counter("saltroute_alarms", "Answers that an audit should look into, by kind", ["kind"], registry=self.registry)
         self.tokenised = Counter(
