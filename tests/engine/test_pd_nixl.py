@@ -29,6 +29,7 @@ DECODE_CONTEXT_TOKENS = 3328  # less than the prefill replica's, so that it refu
 VOCABULARY = (1000, 100_000)  # ordinary tokens of the model
 ANSWER_TOKENS = 8
 SETTLED_S = 20.0
+DRAWN = random.Random(11)  # one for all tests here: another one's prompts would be warm
 
 
 @dataclass
@@ -138,7 +139,7 @@ async def course(tmp_path: Path, engines: tuple[Replica, Replica]) -> AsyncItera
             id=rig.acme.pools[0].id, name="real", owner_tenant_id=rig.acme.tenant_id, isolation="declared", replicas=entries
         )
         rig.publish(bumped(rig.acme, pools=(pool,), endpoints=(endpoint(pool, served_model=MODEL_NAME),)))
-        made = Course(rig, p, d, relay, random.Random(11))
+        made = Course(rig, p, d, relay, DRAWN)
         await until(lambda: all(rig.router.plane.residency.of(url).state == "exact" for url in (relay.url, d.url)), within_s=SETTLED_S)
         yield made
     await runner.cleanup()
