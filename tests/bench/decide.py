@@ -92,7 +92,8 @@ def _fill_events(plane: Plane, namespace: Namespace, owner: bytes, ids: list[arr
             stored = {
                 "type": "BlockStored", "block_hashes": [rng.getrandbits(64) for _ in range(count)], "parent_block_hash": None,
                 "token_ids": list(token_ids[: count * BLOCK_TOKENS]), "block_size": BLOCK_TOKENS, "lora_id": None, "medium": "GPU", "lora_name": None,
-                "extra_keys": [[namespace.salt] if place == 0 else None for place in range(count)], "group_idx": 0, "kv_cache_spec_kind": "full_attention",
+                "extra_keys": [[namespace.salt] if place == 0 else None for place in range(count)], "group_idx": 0,
+                "kv_cache_spec_kind": "full_attention",
             }  # fmt: skip
             plane.events.apply(target, decode(msgspec.msgpack.encode([1.0, [stored], 0])), time.monotonic())
         plane.residency.begin(target, time.monotonic())
@@ -158,7 +159,8 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
                     decided.append(ended_s - measured_s)
                     assert choice.decision.chosen.matched_tokens >= 0
                     flight.outcome = "client_cancelled"
-        _say(f"{options.replicas} replicas, prompts of {options.blocks} blocks, residency by {options.residency}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        _say(f"{options.replicas} replicas, prompts of {options.blocks} blocks, residency by {options.residency}")
+        _say(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         _say(_quantiles("with the prompt's chains", whole))
         _say(_quantiles("choice, wall", decided))
         _say(_quantiles("choice, CPU", cpu))

@@ -67,7 +67,7 @@ def test_the_ways_across_tenants_are_the_named_ones() -> None:
     assert {row[0] for row in functions if row[1] == "saltroute_definer"} == CROSS_TENANT_FUNCTIONS
     assert {row[0] for row in functions if row[1] == "saltroute_owner"} == OWNER_FUNCTIONS
     assert {row[1] for row in functions} == {"saltroute_definer", "saltroute_owner"}
-    assert {row[2].partition(",lock_timeout")[0] for row in functions} == {"search_path=pg_catalog, public"}
+    assert {str(row[2]).partition(",lock_timeout")[0] for row in functions} == {"search_path=pg_catalog, public"}
 
 
 def test_policies_that_ignore_the_scope_belong_to_named_roles() -> None:

@@ -174,8 +174,7 @@ def test_network_is_taken_off_what_the_engine_took() -> None:
 
 def test_sigma_is_the_spread_and_not_the_bias() -> None:
     calibration, rng = Calibration(), random.Random(5)
-    assert calibration.sigma is None
-    assert calibration.error is None
+    assert (calibration.sigma, calibration.error) == (None, None)
     for _ in range(64):
         calibration.observe_ttft(tokens_ahead=0, uncached_tokens=10, idle=False, ttft_s=2 * rng.lognormvariate(0, 0.2), expected_s=1, now_s=0)
     assert calibration.sigma is not None

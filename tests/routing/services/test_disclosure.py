@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -42,7 +43,7 @@ def test_how_long_ago_a_platforms_engine_spoke_is_not_told() -> None:
 
 def test_a_trials_other_choice_names_no_foreign_replica_and_tells_no_load() -> None:
     """What the other policy expected to be cached is the tenant's own; how long it expected to wait there is not."""
-    said = {"policy": "ettft", "policy_version": 1, "placed": False, "expected_ttft_s": 1.25, "expected_cached_tokens": 64.0}
+    said: dict[str, Any] = {"policy": "ettft", "policy_version": 1, "placed": False, "expected_ttft_s": 1.25, "expected_cached_tokens": 64.0}
     told = []
     for replica_id in (FOREIGN, OWN):
         trial = TrialRecord(replica_id=replica_id, replica_name="gpu-7", **said)
