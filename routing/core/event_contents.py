@@ -9,9 +9,10 @@ from hashlib import sha256
 from routing.core.blocks import DIGEST_BYTES
 from routing.core.event_holdings import Holdings
 from routing.core.event_tables import FULL_KINDS, WINDOW_KINDS, Block, Group, Ignored, Name, Segment, Table, Waiting, more, plain_blocks, tier_of
-from routing.core.kv_events import SALT_PREFIX, Hash, Stored, split_keys
+from routing.core.kv_events import MAX_NAME_CHARACTERS, SALT_PREFIX, Hash, Stored, split_keys
 
-MAX_PARKED_SALTS = 4096
+MAX_PARKED_SALTS = 16_384  # in one group of one engine: as many as its cache has blocks, or nearly
+MAX_SALT_CHARACTERS = 128  # ours have fewer
 MAX_GROUPS = 16
 
 
@@ -139,11 +140,11 @@ class Contents(Holdings):
         return Place(salt=parent.salt, adapter=parent.adapter, orphan=not parent.salt)
 
     def _root_place(self, group: Group, salt: str | None, adapter: str | None) -> Place:
-        if salt is None or not salt.startswith(SALT_PREFIX):
+        if salt is None or not salt.startswith(SALT_PREFIX) or len(salt) > MAX_SALT_CHARACTERS or len(adapter or "") > MAX_NAME_CHARACTERS:
             return Place(ignored="foreign")
         name = self.names.get(salt)
         if name is None:
-            if salt not in self.parked_by_salt and len(self.parked_by_salt) >= MAX_PARKED_SALTS:
+            if salt not in group.parked and len(group.parked) >= MAX_PARKED_SALTS:
                 return Place(ignored="crowded")
             return Place(salt=salt, adapter=adapter)
         segment = self.segment(group, name)
@@ -232,13 +233,15 @@ class Contents(Holdings):
         group.known[hash_] = waiting
         if place.salt:
             group.parked.setdefault(place.salt, OrderedDict())[hash_] = waiting
-            self.parked_by_salt[place.salt] = self.parked_by_salt.get(place.salt, 0) + waiting.size_bytes
+            self.parked_in[place.salt] = self.parked_in.get(place.salt, 0) + 1
+            group.parked_bytes += waiting.size_bytes
             self.parked_bytes += waiting.size_bytes
             self.counters["parked"] += 1
         else:
             group.orphans[hash_] = waiting
             if parent is not None:
                 group.waiting_for.setdefault(parent, []).append(hash_)
+            group.orphan_bytes += waiting.size_bytes
             self.orphan_bytes += waiting.size_bytes
             self.counters["orphaned"] += 1
 

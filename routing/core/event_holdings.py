@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from routing.core.event_tables import Block, Group, Name, Owner, Segment, Table, Target, Unusable, Waiting, fewer, tier_of
+from routing.core.event_tables import (
+    SALT_BYTES,
+    WAITING_BYTES,
+    Block,
+    Group,
+    Name,
+    Owner,
+    Segment,
+    Table,
+    Target,
+    Unusable,
+    Waiting,
+    fewer,
+    tier_of,
+)
 from routing.core.kv_events import Removed
 
 COUNTERS: Final = (
@@ -52,7 +66,7 @@ class Holdings:
         self.ns_keys: set[bytes] = set()
         self.owners: dict[bytes, Owner] = {}
         self.blocks = 0
-        self.parked_by_salt: dict[str, int] = {}  # bytes
+        self.parked_in: dict[str, int] = {}  # by salt: blocks
         self.parked_bytes = 0
         self.orphan_bytes = 0
         self.ignored = 0
@@ -81,6 +95,7 @@ class Holdings:
         """Take a block out of the orphans; returns its copies."""
         del group.orphans[waiting.hash]
         del group.known[waiting.hash]
+        group.orphan_bytes -= waiting.size_bytes
         self.orphan_bytes -= waiting.size_bytes
         if listed and waiting.parent is not None:
             siblings = group.waiting_for.get(waiting.parent)
@@ -97,12 +112,11 @@ class Holdings:
         del group.known[waiting.hash]
         if not parked:
             del group.parked[salt]
+        group.parked_bytes -= waiting.size_bytes
         self.parked_bytes -= waiting.size_bytes
-        left = self.parked_by_salt[salt] - waiting.size_bytes
-        if left:
-            self.parked_by_salt[salt] = left
-        else:
-            del self.parked_by_salt[salt]
+        self.parked_in[salt] -= 1
+        if not self.parked_in[salt]:
+            del self.parked_in[salt]
         return waiting.copies
 
     # -- removals -----------------------------------------------------------------------------------------------------------------------------------
@@ -154,7 +168,7 @@ class Holdings:
             for parked in [list(each.values()) for each in group.parked.values()]:
                 for waiting in parked:
                     self.leave_parked(group, waiting)
-            self.orphan_bytes -= sum(waiting.size_bytes for waiting in group.orphans.values())
+            self.orphan_bytes -= group.orphan_bytes
             self.ignored -= len(group.ignored)
             group.known.clear()
         table.groups.clear()
@@ -197,12 +211,12 @@ class Holdings:
         if self.parked_bytes > self._parked_limit_bytes:
             self._trim_parked()
         while self.orphan_bytes > self._orphan_limit_bytes:
-            group = max(self.groups(), key=lambda each: len(each.orphans))
+            group = self._payer(lambda each: each.orphan_bytes)
             for _ in range(1 + len(group.orphans) // 64):
                 self.leave_orphans(group, next(iter(group.orphans.values())))
                 self.counters["orphans_dropped"] += 1
         while self.ignored > self._ignored_limit:
-            group = max(self.groups(), key=lambda each: len(each.ignored))
+            group = self._payer(lambda each: len(each.ignored))
             for _ in range(1 + len(group.ignored) // 64):
                 group.ignored.popitem(last=False)
                 self.ignored -= 1
@@ -219,13 +233,29 @@ class Holdings:
                 payer.evicted += 1
                 self.counters["evicted"] += 1
 
+    def _payer(self, size: Callable[[Group], int]) -> Group:
+        """The largest group of the engine that takes most, with all its ranks: an engine that says what is not so pays for it alone."""
+        by_engine: dict[str, int] = {}
+        for (url, _), table in self.tables.items():
+            by_engine[url] = by_engine.get(url, 0) + sum(map(size, table.groups.values()))
+        url = max(by_engine, key=lambda each: by_engine[each])
+        return max((group for target, table in self.tables.items() if target[0] == url for group in table.groups.values()), key=size)
+
     def _trim_parked(self) -> None:
-        """From the salt with most parked bytes, newest first: what continues a block goes before it."""
+        """From the salts with most blocks, down to one size, and newest first: what continues a block goes before it. A little more goes than must,
+        so that looking through all salts is paid for."""
         while self.parked_bytes > self._parked_limit_bytes:
-            salt = max(self.parked_by_salt, key=lambda each: self.parked_by_salt[each])
-            group = max((each for each in self.groups() if salt in each.parked), key=lambda each: len(each.parked[salt]))
-            for _ in range(1 + len(group.parked[salt]) // 64):
-                self.leave_parked(group, next(reversed(group.parked[salt].values())))
-                self.counters["parked_dropped"] += 1
-                if salt not in group.parked:
+            group = self._payer(lambda each: each.parked_bytes)
+            excess_bytes = self.parked_bytes - self._parked_limit_bytes + self._parked_limit_bytes // 256
+            excess = -(-excess_bytes // (WAITING_BYTES + SALT_BYTES + group.width))
+            salts = sorted(group.parked, key=lambda each: len(group.parked[each]), reverse=True)
+            level = total = 0
+            for paying, salt in enumerate(salts, 1):
+                total += len(group.parked[salt])
+                level = max(0, (total - excess) // paying)
+                if paying == len(salts) or level >= len(group.parked[salts[paying]]):
                     break
+            for salt in salts[:paying]:
+                for waiting in list(reversed(group.parked[salt].values()))[: len(group.parked[salt]) - level]:
+                    self.leave_parked(group, waiting)
+                    self.counters["parked_dropped"] += 1

@@ -168,7 +168,7 @@ class EventIndex:
         if len(held.salts) > MAX_CLAIMS:
             self.disclaim(next(iter(held.salts)))
             self.counters["claims_dropped"] += 1
-        if salt in contents.parked_by_salt:
+        if salt in contents.parked_in:
             self._unparking[salt] = None
             self.advance()
 
@@ -183,7 +183,7 @@ class EventIndex:
                 for group in list(table.groups.values()):
                     if name is not None and salt in group.parked:
                         handled += self._unpark(table, group, name, salt, max_blocks - handled)
-            if name is None or salt not in contents.parked_by_salt:
+            if name is None or salt not in contents.parked_in:
                 del self._unparking[salt]
         if handled:
             self._contents.trim()

@@ -35,6 +35,7 @@ TIERS: Final = {
 FULL_KINDS: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 WINDOW_KINDS: Final = frozenset({"sliding_window", "sliding_window_mla"})
 BLOCK_BYTES = 290  # at most what one credited block takes: 258 to 284 measured by tests/bench/event_index.py, as dictionaries grow
+SALT_BYTES = 640  # what a salt's first parked block takes besides: the salt and the list of its blocks
 WAITING_BYTES = 320  # what one parked or orphaned block takes besides its tokens
 IGNORED_BYTES = 180
 
@@ -65,7 +66,7 @@ class Waiting(msgspec.Struct, gc=False, eq=False):
 
     @property
     def size_bytes(self) -> int:
-        return WAITING_BYTES + len(self.tokens)
+        return WAITING_BYTES + len(self.tokens) + (SALT_BYTES if self.salt and self.parent is None else 0)
 
 
 class Owner:
@@ -157,7 +158,10 @@ class Segment:
 class Group:
     """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
 
-    __slots__ = ("block_tokens", "ignored", "known", "orphans", "parked", "segments", "waiting_for", "width", "window_blocks")
+    __slots__ = (
+        *("block_tokens", "ignored", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
+        *("segments", "waiting_for", "width", "window_blocks"),
+    )
 
     def __init__(self, block_tokens: int, window_tokens: int | None) -> None:
         self.block_tokens = block_tokens
@@ -170,6 +174,8 @@ class Group:
         self.orphans: OrderedDict[Hash, Waiting] = OrderedDict()
         self.waiting_for: dict[Hash, list[Hash]] = {}  # by the parent that orphans lack
         self.ignored: OrderedDict[Hash, Ignored] = OrderedDict()
+        self.parked_bytes = 0
+        self.orphan_bytes = 0
 
 
 class Table:

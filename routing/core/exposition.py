@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,36 @@ class EngineLoad:
     kv_used: float | None = None  # share of the KV cache in use, [0, 1]; cached blocks that nobody uses count as free
 
 
+MAX_ROWS = 8192  # of one name
+MAX_ROWS_BYTES = 1024 * 1024
 _NUMBER = rb"([0-9.eE+-]+)\s*$"
 
 
-def _gauge(name: bytes) -> re.Pattern[bytes]:
-    return re.compile(rb"^" + name + rb"(?:\{[^}\n]*\})?[ \t]+" + _NUMBER, re.MULTILINE)
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The rows of one name."""
+
+    name: bytes
+    pattern: re.Pattern[bytes]
+
+    def of(self, page: bytes) -> list[Any]:
+        """Their values. Rows are looked for by name first: a pattern over megabytes that an engine chose would hold up requests. ``page`` begins with
+        a newline."""
+        rows: list[bytes] = []
+        size, at = 0, page.find(b"\n" + self.name)
+        while at >= 0 and len(rows) < MAX_ROWS:
+            end = page.find(b"\n", at + 1)
+            end = len(page) if end < 0 else end
+            size += end - at
+            if size > MAX_ROWS_BYTES:
+                break
+            rows.append(page[at + 1 : end])
+            at = page.find(b"\n" + self.name, end)
+        return self.pattern.findall(b"\n".join(rows))
+
+
+def _gauge(name: bytes) -> _Family:
+    return _Family(name, re.compile(rb"^" + name + rb"(?:\{[^}\n]*\})?[ \t]+" + _NUMBER, re.MULTILINE))
 
 
 _RUNNING = {"vllm": _gauge(b"vllm:num_requests_running"), "sglang": _gauge(b"sglang:num_running_reqs")}
@@ -36,22 +62,22 @@ _WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sgl
 _FINISHED = {"vllm": _gauge(b"vllm:request_success_total")}
 _KV_USED = {"vllm": _gauge(b"vllm:kv_cache_usage_perc")}
 _STARTED = _gauge(b"process_start_time_seconds")
-_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
+_CONFIG = _Family(b"vllm:cache_config_info", re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE))
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
 _BLOCK_SIZE = re.compile(rb'(?:^|,)block_size="(\d{1,6})"')
-_ADAPTERS = re.compile(rb"^vllm:lora_requests_info\{([^\n]*)\}[ \t]+" + _NUMBER, re.MULTILINE)
+_ADAPTERS = _Family(b"vllm:lora_requests_info", re.compile(rb"^vllm:lora_requests_info\{([^\n]*)\}[ \t]+" + _NUMBER, re.MULTILINE))
 _SLOTS = re.compile(rb'(?:^|,)max_lora="(\d{1,6})"')
 _RUNNING_ADAPTERS = re.compile(rb'(?:^|,)running_lora_adapters="([^"\n]*)"')
 MAX_ADAPTERS = 256  # of one row
 _SGLANG_TOKENS = _gauge(b"sglang:max_total_num_tokens")
 
 
-def _sum(pattern: re.Pattern[bytes] | None, page: bytes) -> float | None:
+def _sum(family: _Family | None, page: bytes) -> float | None:
     """The sum over all label sets (one for each data-parallel engine), or None when the name is absent."""
-    if pattern is None:
+    if family is None:
         return None
     values = []
-    for text in pattern.findall(page):
+    for text in family.of(page):
         try:
             value = float(text)
         except ValueError:
@@ -61,10 +87,10 @@ def _sum(pattern: re.Pattern[bytes] | None, page: bytes) -> float | None:
     return sum(values) if values else None
 
 
-def _mean_share(pattern: re.Pattern[bytes] | None, page: bytes) -> float | None:
+def _mean_share(family: _Family | None, page: bytes) -> float | None:
     """The mean over all label sets, or None when the name is absent."""
-    count = 0 if pattern is None else len(pattern.findall(page))
-    total = _sum(pattern, page)
+    count = 0 if family is None else len(family.of(page))
+    total = _sum(family, page)
     return None if total is None else min(1.0, total / count)
 
 
@@ -73,7 +99,7 @@ def _capacity_tokens(family: str, page: bytes) -> int | None:
         total = _sum(_SGLANG_TOKENS, page)
         return None if total is None else int(total)
     tokens = 0
-    for labels in _CONFIG.findall(page):
+    for labels in _CONFIG.of(page):
         blocks, size = _BLOCKS.search(labels), _BLOCK_SIZE.search(labels)
         if blocks and size:
             tokens += int(blocks[1]) * int(size[1])
@@ -84,7 +110,7 @@ def _adapters(family: str, page: bytes) -> tuple[tuple[str, ...] | None, int | N
     """Running adapters and slots. vLLM adds a row for every combination it was ever in and writes the time (unix s) as its value: the newest holds.
     Names are joined by commas there, so a name with a comma in it cannot be told."""
     newest, found = -1.0, None
-    for labels, value in _ADAPTERS.findall(page) if family == "vllm" else ():
+    for labels, value in _ADAPTERS.of(page) if family == "vllm" else ():
         try:
             at = float(value)
         except ValueError:
@@ -100,6 +126,7 @@ def _adapters(family: str, page: bytes) -> tuple[tuple[str, ...] | None, int | N
 
 def read_load(family: str, page: bytes) -> EngineLoad:
     """Pick the load, capacity and start time from a metrics page; whatever is missing or malformed is None."""
+    page = b"\n" + page
     running_adapters, adapter_slots = _adapters(family, page)
     return EngineLoad(
         running=_sum(_RUNNING.get(family), page),

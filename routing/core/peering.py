@@ -270,10 +270,10 @@ class Outbox:
     def beat(self, router_id: str, *, loads: Sequence[Load], heard: Sequence[bytes], now_s: float, blocks: int = 0, leaving: bool = False) -> Beat:
         """The next beat: as many placements as fit, and the settlements of all that were sent."""
         taken: list[Placement] = []
-        blocks = 0
+        taken_blocks = 0
         while self._placements and len(taken) < MAX_BEAT_PLACEMENTS:
-            blocks += self._placements[0].blocks
-            if taken and blocks > MAX_BEAT_BLOCKS:
+            taken_blocks += self._placements[0].blocks
+            if taken and taken_blocks > MAX_BEAT_BLOCKS:
                 break
             taken.append(self._placements.popleft().placement)
         first_waiting = self._placements[0].placement.serial if self._placements else self._serial + 1

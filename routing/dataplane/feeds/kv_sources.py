@@ -15,6 +15,7 @@ from routing.core.snapshot import KvEvents
 
 MAX_RANKS = 64  # data-parallel ranks of one engine
 MAX_TOPIC_CHARACTERS = 256
+MAX_PAGE_BYTES = 64 * 1024  # 64 ranks take about 16 KiB; reading four megabytes would hold up requests
 _PORT = re.compile(r"tcp://[^\s/?#]*:([1-9][0-9]{3,4})")
 
 
@@ -47,6 +48,8 @@ def read(page: bytes) -> tuple[Source, ...]:
 
     Engines list a base port for every rank and bind that port plus the rank; a list with a port of its own for each rank is taken as it stands.
     """
+    if len(page) > MAX_PAGE_BYTES:
+        return ()
     try:
         rows = _decoder.decode(page)
     except (msgspec.MsgspecError, RecursionError):

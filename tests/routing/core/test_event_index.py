@@ -7,7 +7,7 @@ import pytest
 
 from routing.core import blocks, event_contents, event_index
 from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
-from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, WAITING_BYTES
+from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, SALT_BYTES, WAITING_BYTES
 from routing.core.kv_events import Batch, Cleared, Event, Removed, Stored, Unknown
 from tests.routing.core.kv_stream import URL, batch, chain, ns_key, salt, seed, stored, tokens
 
@@ -456,8 +456,8 @@ def test_each_pays_down_to_its_share_and_no_further() -> None:
 
 
 def test_parked_blocks_are_bounded_and_the_largest_salt_pays() -> None:
-    size = WAITING_BYTES + 8
-    index = _index(parked_bytes=10 * size)
+    size = WAITING_BYTES + 8 + SALT_BYTES
+    index = _index(parked_bytes=11 * size - SALT_BYTES)
     index.apply(TARGET, batch(_root([1, 2], "ab"), *[_root([100 + number], chr(97 + number), "B") for number in range(20)]), 0.0)
     assert index.counters["parked_dropped"] == 12
     _claim(index, "A")
@@ -473,6 +473,62 @@ def test_salts_that_are_parked_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     _claim(index, "R")
     index.apply(TARGET, batch(_root([2], "a", "R")), 0.0)
     assert _match(index, "a", "R") == 1
+
+
+OTHER = ("http://other:8000", 0)
+
+
+def _index_of_two(*names: str, **bounds: int) -> EventIndex:
+    """A true engine, and another with two ranks whose owner lies."""
+    index = _index(*names, **bounds)
+    for rank in (0, 1):
+        index.set_generation((OTHER[0], rank), 1, 0.0)
+    return index
+
+
+def test_an_engine_with_many_salts_crowds_out_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_contents, "MAX_PARKED_SALTS", 2)
+    index = _index_of_two()
+    index.apply(OTHER, batch(*[_root([number], "a", name) for number, name in enumerate("PQR")]), 0.0)
+    assert index.counters["ignored_crowded"] == 1
+    index.apply(TARGET, batch(_root([1], "a")), 0.0)
+    _claim(index, "A")
+    assert _match(index, "a") == 1
+
+
+def test_parked_blocks_of_small_salts_push_out_no_other_engines() -> None:
+    index = _index_of_two(parked_bytes=20 * (WAITING_BYTES + 8 + SALT_BYTES))
+    index.apply(TARGET, batch(_root([1, 2, 3, 4, 5], "abcde")), 0.0)
+    for number in range(100):
+        index.apply((OTHER[0], number % 2), batch(_root([number], "a", f"f{number}")), 0.0)
+    assert index.counters["parked_dropped"] > 0
+    _claim(index, "A")
+    assert _match(index, "abcde") == 5
+
+
+def test_large_orphans_push_out_no_other_engines() -> None:
+    index = _index_of_two("A", orphan_bytes=100 * 1024)
+    index.apply(TARGET, batch(*[stored([number], "b", parent=number + 100) for number in range(10)]), 0.0)
+    for number in range(9):
+        index.apply(OTHER, batch(Stored((number,), number + 100, bytes(40 * 1024), 10 * 1024)), 0.0)
+    assert index.counters["orphans_dropped"] > 0
+    assert index.sizes()[TARGET].orphans == 10
+
+
+def test_passed_over_blocks_in_many_groups_push_out_no_other_engines() -> None:
+    index = _index_of_two("A", ignored_bytes=40 * IGNORED_BYTES)
+    index.apply(TARGET, batch(*[stored([number], "b") for number in range(10)]), 0.0)
+    for number in range(8):
+        events = [stored([1000 * number + each], "b", group=number // 2) for each in range(9)]
+        index.apply((OTHER[0], number % 2), batch(*events), 0.0)
+    assert index.counters["ignored_dropped"] > 0
+    assert index.sizes()[TARGET].ignored == 10
+
+
+@pytest.mark.parametrize("more", [{"keys": ["sr1-" + "x" * 1_000_000]}, {"keys": [salt("P")], "adapter": "y" * 1_000_000}])
+def test_names_as_long_as_messages_are_not_kept(more: dict[str, object]) -> None:
+    index = _holding(stored([1], "a", **more))  # type: ignore[arg-type]
+    assert (index.sizes()[TARGET].parked, index.sizes()[TARGET].ignored) == (0, 1)
 
 
 def test_orphans_are_bounded_and_the_oldest_go() -> None:

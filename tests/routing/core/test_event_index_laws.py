@@ -3,6 +3,7 @@ whatever events say."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 
@@ -159,8 +160,13 @@ def consistent(index: EventIndex) -> None:
     assert contents.ignored == sum(size.ignored for size in sizes.values())
     groups = list(contents.groups())
     waiting = [each for group in groups for parked in group.parked.values() for each in parked.values()]
-    assert contents.parked_bytes == sum(contents.parked_by_salt.values()) == sum(each.size_bytes for each in waiting)
-    assert contents.orphan_bytes == sum(each.size_bytes for group in groups for each in group.orphans.values())
+    assert contents.parked_bytes == sum(group.parked_bytes for group in groups) == sum(each.size_bytes for each in waiting)
+    assert contents.parked_in == Counter(each.salt for each in waiting)
+    assert (
+        contents.orphan_bytes
+        == sum(group.orphan_bytes for group in groups)
+        == sum(each.size_bytes for group in groups for each in group.orphans.values())
+    )
     leaves = {id(block) for owner in contents.owners.values() for block in owner.leaves}
     for group in groups:
         assert len(group.known) == sum(len(segment.held) for segment in group.segments.values()) + len(group.orphans) + sum(

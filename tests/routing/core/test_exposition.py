@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core.exposition import EngineLoad, read_load
+from routing.core.exposition import MAX_ROWS, MAX_ROWS_BYTES, EngineLoad, read_load
 
 PAGE = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -35,6 +36,19 @@ def test_an_unknown_family_tells_only_its_start() -> None:
 )
 def test_nonsense_is_nothing(page: bytes) -> None:
     assert read_load("vllm", page) == EngineLoad()
+
+
+def test_rows_of_one_name_are_bounded() -> None:
+    row = b'vllm:num_requests_running{engine="0"} 1\n'
+    assert read_load("vllm", row * (MAX_ROWS + 9) + PAGE) == EngineLoad(running=MAX_ROWS, waiting=4.0, capacity_tokens=1280, started_at=1795972732.36)
+    assert read_load("vllm", row + b"vllm:num_requests_running{" + b" " * MAX_ROWS_BYTES + b"} 1\n") == EngineLoad(running=1.0)
+
+
+@given(st.lists(st.sampled_from([*PAGE.splitlines(), b"", b"vllm:num_requests_running", b" vllm:num_requests_running 3", b"\r"]), max_size=12))
+def test_looking_for_rows_by_name_first_changes_nothing(lines: list[bytes]) -> None:
+    page = b"\n".join(lines)
+    found = re.findall(rb"^vllm:num_requests_running(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)\s*$", page, re.MULTILINE)
+    assert read_load("vllm", page).running == (sum(map(float, found)) if found else None)
 
 
 @given(st.binary(max_size=200))

@@ -302,6 +302,13 @@ def test_nobody_is_told_while_nobody_listens() -> None:
     assert outbox.asked(URLS[0]) == 3
 
 
+def test_a_beat_says_how_much_its_sender_knows_and_not_how_much_it_tells() -> None:
+    """Who begins late asks whoever knows most."""
+    sender = Sender(ONE)
+    sender.place(b"n" * 16, "xyx", URLS[0])
+    assert sender.outbox.beat("router", loads=[], heard=[], now_s=0.0, blocks=500).blocks == 500
+
+
 def test_an_audits_prompts_are_counted_and_not_told() -> None:
     sender = Sender(ONE)
     sender.outbox.placed(b"n" * 16, b"audits", URLS[0], chain("xy"), index=sender.index, sequences=1)

@@ -72,6 +72,12 @@ def test_an_answer_of_another_shape_names_no_source(said: bytes) -> None:
     assert read(said) == ()
 
 
+def test_a_page_of_megabytes_is_not_read() -> None:
+    row = b'"0":{"endpoint":"tcp://*:5557","publisher":"zmq"}'
+    assert len(read(b"{" + row + b"}")) == 1
+    assert read(b"{" + row + b"".join(b',"x%d":{}' % number for number in range(10_000)) + b"}") == ()
+
+
 def test_ranks_are_bounded() -> None:
     assert len(read(page(*[{**RECORDED, "endpoint": f"tcp://*:{2000 + number}"} for number in range(200)]))) == MAX_RANKS
 
