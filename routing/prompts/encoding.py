@@ -24,6 +24,9 @@ Piece = str | int  # a part of the text, or the id of an added token
 
 MAX_CUT_TOKENS = 4096
 MAX_CUT_CHARACTERS = 128 * 1024
+MAX_CUTS = (
+    8192  # places in one text, some 4,000 messages: what comes after is one part, with the same ids. Each part costs the event loop microseconds
+)
 # Steps that look at one part alone. Anything else counts as unsound.
 _NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace", "Prepend", "Strip", "StripAccents", "BertNormalizer", "Nmt", "Precompiled"}
 _PRE_TOKENIZERS = {"ByteLevel", "Split", "Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "BertPreTokenizer", "CharDelimiterSplit"}
@@ -175,7 +178,7 @@ def cut(text: str, pattern: re.Pattern[str] | None, cuts: Mapping[str, int], exa
 
     ``closed``: what follows the known text in truth is what follows it here, so that a part which ends there at an added token is exact.
     """
-    parts = pattern.split(text) if pattern is not None else [text]
+    parts = pattern.split(text, MAX_CUTS) if pattern is not None else [text]
     pieces: list[Piece] = []
     known = end = 0
     for place, part in enumerate(parts):

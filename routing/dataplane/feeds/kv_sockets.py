@@ -3,8 +3,8 @@
 A source is a PUB socket and, beside it, a ROUTER that replays what is still buffered. ZMQ would resolve names and reconnect by itself, in a thread
 that no guard sees: so it gets one literal address, never reconnects, and a monitor tells when a connection ended.
 
-Policy on high-water marks. Live: ``LIVE_HWM`` messages; beyond them the publisher drops silently, the gap in the numbers shows it, and a replay
-repairs it. Replay: none, since with one a slow reader loses messages and the end marker without a sign; what bounds a replay is its deadline and a
+Policy on high-water marks. Live: ``LIVE_HWM`` messages, few, since each may have ``MAX_MESSAGE_BYTES`` and ZMQ knows no bound in bytes; beyond them they
+wait at the publisher, up to its own mark (vLLM: 100,000). What it drops then shows as a gap in the numbers, and a replay repairs it. Replay: none, since with one a slow reader loses messages and the end marker without a sign; what bounds a replay is its deadline and a
 count of messages and bytes, after which the socket is closed.
 """
 
@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-LIVE_HWM = 10_000
+LIVE_HWM = 64
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a report of a prompt of a million tokens has 5; a peer that sends more is cut off
 HEARTBEAT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 15.0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from routing.prompts.encoding import Encoder, TokenizerFacts, TokenizerRefused
+from routing.prompts.encoding import MAX_CUTS, Encoder, TokenizerFacts, TokenizerRefused
 from tests.routing.prompts import small
 from tests.routing.prompts.cases import TEXTS
 
@@ -69,6 +69,14 @@ def test_cutting_an_unsound_tokenizer_would_be_wrong(name: str, text: str) -> No
     token = next(each for each in ("<|im_end|>", "stop") if each in text)
     parts = [part for each in text.split(token) for part in (each, token)][:-1]
     assert [token_id for part in parts for token_id in tokenizer.encode(part, add_special_tokens=False).ids] != whole(name, text)
+
+
+def test_a_text_is_cut_at_so_many_places_and_keeps_its_ids() -> None:
+    text = "".join(f"{number:x}<|im_start|>" for number in range(MAX_CUTS + 100))
+    pieces, exact = ENCODERS["qwen-like"].cut(text)
+    assert len(pieces) == exact == 2 * MAX_CUTS + 1
+    assert joined(ENCODERS["qwen-like"], text) == whole("qwen-like", text)
+    assert ENCODERS["qwen-like"].cut(text, len(text) - 1)[1] == 2 * MAX_CUTS
 
 
 def test_the_longest_added_token_wins() -> None:

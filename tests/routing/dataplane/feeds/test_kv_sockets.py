@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import zmq
 
 from routing.dataplane.feeds import kv_sockets
 from routing.dataplane.feeds.kv_sockets import EventSockets, Message, Pump
@@ -121,6 +123,27 @@ async def test_a_replay_of_more_than_any_high_water_mark_is_whole_however_slow_t
     assert reader.numbers("replay") == list(range(1000, 6000))
     assert reader.got[-1][0] == "end"
     assert source.asked == [1000]
+
+
+async def test_what_waits_for_a_slow_reader_waits_at_the_publisher(opens: Opens) -> None:
+    """ZMQ reads ahead of us, and knows no bound in bytes: few messages of any size may lie here."""
+    with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
+        for option, value in ((zmq.SNDHWM, 1), (zmq.XPUB_NODROP, 1), (zmq.SNDTIMEO, 1000), (zmq.LINGER, 0)):
+            publisher.setsockopt(option, value)
+        reader = opens(publisher.bind_to_random_port("tcp://127.0.0.1"), topic=None)
+        reader.paused = True
+        reader.sockets.look()
+        await until(lambda: reader.sockets.look() or reader.sockets.established.is_set())
+        sent, payload = 0, bytes(512 * 1024)
+        with contextlib.suppress(zmq.Again):
+            while sent < 4 * kv_sockets.LIVE_HWM:
+                publisher.send_multipart((b"kv", sent.to_bytes(8, "big"), payload))
+                sent += 1
+        assert kv_sockets.LIVE_HWM * kv_sockets.MAX_MESSAGE_BYTES <= 512 * 1024 * 1024
+        assert kv_sockets.LIVE_HWM // 2 < sent < 4 * kv_sockets.LIVE_HWM
+        reader.paused = False
+        reader._pump.wake(reader)
+        await until(lambda: reader.numbers("live") == list(range(sent)))
 
 
 async def test_what_an_abandoned_replay_still_sends_is_not_taken_for_the_next_ones(source: FakeSource, opens: Opens) -> None:
