@@ -3,9 +3,10 @@
 A source is a PUB socket and, beside it, a ROUTER that replays what is still buffered. ZMQ would resolve names and reconnect by itself, in a thread
 that no guard sees: so it gets one literal address, never reconnects, and a monitor tells when a connection ended.
 
-Policy on high-water marks. Live: ``LIVE_HWM`` messages, few, since each may have ``MAX_MESSAGE_BYTES`` and ZMQ knows no bound in bytes; beyond them they
-wait at the publisher, up to its own mark (vLLM: 100,000). What it drops then shows as a gap in the numbers, and a replay repairs it. Replay: none, since with one a slow reader loses messages and the end marker without a sign; what bounds a replay is its deadline and a
-count of messages and bytes, after which the socket is closed.
+Policy on high-water marks. Live: ``LIVE_HWM`` messages, few, since ZMQ bounds no bytes and each may have ``MAX_MESSAGE_BYTES``; beyond them they wait
+at the publisher, up to its own mark (vLLM: 100,000). What it drops then shows as a gap in the numbers, and a replay repairs it. Replay: none, since
+with one a slow reader loses messages and the end marker without a sign; what bounds a replay is its deadline and a count of messages and bytes, after
+which the socket is closed.
 """
 
 from __future__ import annotations

@@ -132,8 +132,12 @@ async def test_what_waits_for_a_slow_reader_waits_at_the_publisher(opens: Opens)
             publisher.setsockopt(option, value)
         reader = opens(publisher.bind_to_random_port("tcp://127.0.0.1"), topic=None)
         reader.paused = True
-        reader.sockets.look()
-        await until(lambda: reader.sockets.look() or reader.sockets.established.is_set())
+
+        def subscribed() -> bool:
+            reader.sockets.look()
+            return reader.sockets.established.is_set()
+
+        await until(subscribed)
         sent, payload = 0, bytes(512 * 1024)
         with contextlib.suppress(zmq.Again):
             while sent < 4 * kv_sockets.LIVE_HWM:
