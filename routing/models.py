@@ -130,6 +130,7 @@ class Replica(TenantRow):
     engine = models.CharField(max_length=16, choices=_choices(EngineFamily), default="vllm")
     state = models.CharField(max_length=16, choices=_choices(ReplicaState), default="active")
     role = models.CharField(max_length=16, choices=_choices(ReplicaRole), default="both")
+    max_concurrency = models.IntegerField(null=True, blank=True)  # requests in flight that routers give it at most
     credential = models.BinaryField(null=True, blank=True)  # sealed to the routers; nobody here can open it
     credential_tag = models.BinaryField(max_length=16, null=True, blank=True)  # keyed digest of it: tells "the same again", see services.replicas
     kv_events = models.JSONField(null=True, blank=True)  # {endpoint, replay, topic}
@@ -152,6 +153,7 @@ class Replica(TenantRow):
         constraints = [
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "pool", "name"], name="replica_name_per_pool"),
+            models.CheckConstraint(condition=models.Q(max_concurrency__range=(1, 100_000)), name="replica_max_concurrency_in_range"),
         ]
         indexes = [models.Index(fields=["url"], name="replica_by_url")]
 

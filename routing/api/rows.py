@@ -71,6 +71,7 @@ def replica(row: Replica) -> shapes.ReplicaOut:
         url=row.url,
         engine=cast(EngineFamily, row.engine),
         role=cast(ReplicaRole, row.role),
+        max_concurrency=row.max_concurrency,
         state=cast(ReplicaState, row.state),
         has_credential=row.credential is not None,
         kv_events=row.kv_events,

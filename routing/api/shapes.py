@@ -10,11 +10,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
+from routing.services.replicas import MAX_CONCURRENCY
 from tenants.api.bodies import Body
 
 Reason = Annotated[str, msgspec.Meta(max_length=500, description="Goes to the audit log.")]
 Sha256 = Annotated[str, msgspec.Meta(description="64 hexadecimal digits; of an artifact that the tenant holds.")]
 Document = Annotated[str | dict[str, Any], msgspec.Meta(description="A policy's name (its newest version), {name, version}, or a policy document.")]
+
+Concurrency = Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENCY, description="Requests in flight; null: no limit.")]
 
 
 class ReasonGiven(Body):
@@ -185,6 +188,7 @@ class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     engine: EngineFamily
     role: Annotated[ReplicaRole, msgspec.Meta(description="Whole requests (both), or only their prefill or their decode.")]
+    max_concurrency: Annotated[int | None, msgspec.Meta(description="Requests in flight that routers give it at most; null: no limit.")]
     state: ReplicaState
     has_credential: bool
     kv_events: dict[str, Any] | None
@@ -206,6 +210,7 @@ class ReplicaNew(Body):
     url: str
     engine: EngineFamily = "vllm"
     role: ReplicaRole = "both"
+    max_concurrency: Concurrency | None = None
     kv_events: KvEventsBody | None = None
     credential: str | None = None
 
@@ -217,6 +222,7 @@ class ReplicaChange(Body):
     url: str | UnsetType = UNSET
     engine: EngineFamily | UnsetType = UNSET
     role: ReplicaRole | UnsetType = UNSET
+    max_concurrency: Concurrency | UnsetType | None = UNSET
     kv_events: KvEventsBody | UnsetType | None = UNSET
     credential: str | UnsetType | None = UNSET
 

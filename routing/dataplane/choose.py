@@ -11,7 +11,7 @@ from uuid import UUID
 
 from namespaces.core.salts import Namespace
 from routing.core import filters, pairs, prefix, scheduler, transfer
-from routing.core.candidates import ramp
+from routing.core.candidates import is_full, ramp
 from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica
 from routing.dataplane import errors, evidence, learn
 from routing.dataplane.inflight import Choice, Flight, Prompt
@@ -134,13 +134,14 @@ def _pair(plane: Plane, flight: Flight, ask: Ask, decision: Decision, seen: tupl
     rooms = [
         pairs.Room(one, engines[one.id].capacity_tokens, engines[one.id].free_tokens(now_s))
         for one in candidates
-        if one.id in splits and one.refusal is None
+        if one.id in splits and one.refusal is None and not is_full(one)
     ]
     if not pairs.worth_a_look(ask, rooms) or not transfer.can_go(
         call.body.value, answers=call.sequences, reads_cache=learn.reads_cache(call.body.value)
     ):
         return None
     prefills = [picture(replica, part="prefill") for replica in endpoint.replicas if replica.entry.role == "prefill"]
+    prefills = [one for one in prefills if not is_full(one)]
     return pairs.choose(ask, prefills, rooms, lambda p, d: plane.links.way(urls[p], urls[d], now_s), local_s=decision.chosen.expected_ttft_s)
 
 

@@ -83,8 +83,8 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
     while len(tried) < MAX_ATTEMPTS:
         try:
             attempt = await plane.waiting.turn(plane, flight, tried=tried)
-        except ApiError:
-            if not failures.causes:
+        except ApiError as refusal:
+            if not failures.causes or refusal.status == 429:  # the others are busy, which says more than that one failed
                 raise
             break
         choice = attempt.choice

@@ -257,6 +257,7 @@ class Flight:
     burst: bytes | None = None  # the prefix by which it does
     waiter: Waiter | None = None  # its place in the pool's queue, once it was taken from there
     queue_s: float | None = None  # waited in the router; None: it did not
+    waited_again_s: float = 0.0  # before further attempts; part of what they cost, not of queue_s
     noted: causes.Noted | None = None  # of the latest dispatch
     trace: spans.Trace | None = None
     asked_engines: list[spans.Asked] = field(default_factory=list)

@@ -331,6 +331,7 @@ class Plane:
             url: {
                 "condition": engine.condition(now_s),
                 "in_flight": engine.in_flight,
+                "max_concurrency": self.replicas[url].entry.max_concurrency if url in self.replicas else None,
                 "queued_tokens": round(engine.ledger.queued(now_s)[0]),
                 "waiting": engine.waiting,
                 **self._residency(url, shown, now_s),

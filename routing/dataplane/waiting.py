@@ -4,6 +4,9 @@
 a replica, in the order of :mod:`routing.core.fair_queue`, and every 50 ms, since estimates fade. Who waited as long as its policy allows is refused
 with 429 and a Retry-After from its tenant's own queue. A pool's queue is the pool's, over all tenants that use it; what one may see of it is its own.
 
+A second attempt has had its turn, so it goes at once unless every replica left to it has as many requests as it may. Then it waits beside the
+queue, for what is left of its time: it goes first, and holds up nobody who may go where it failed.
+
 A request whose policy names a second pool stands in both queues, in each at its tenant's turn there, and leaves both when either starts it.
 """
 
@@ -44,15 +47,17 @@ class _Waiting:
     future: asyncio.Future[Attempt]
     views: dict[UUID, EndpointView]
     waiters: dict[UUID, Waiter] = field(default_factory=dict)
+    tried: frozenset[UUID] = frozenset()  # replicas that failed it
 
 
 @dataclass(slots=True)
 class _Room:
-    """The queue of one pool."""
+    """The queue of one pool. ``waiting`` are all; of those ``again`` are second attempts, which are not in the queue."""
 
     pool_id: UUID
     queue: FairQueue
     waiting: dict[int, _Waiting] = field(default_factory=dict)
+    again: dict[int, _Waiting] = field(default_factory=dict)
 
 
 class Waiting:
@@ -89,8 +94,10 @@ class Waiting:
             if spill is None:
                 raise
             return await self._elsewhere(plane, flight, {}, time.monotonic(), refusal)
-        if flight.probe is not None or tried or flight.alone:  # an audit stands in nobody's queue; a second attempt has waited already
+        if flight.probe is not None or ((tried or flight.alone) and not choice.decision.full):  # an audit stands in nobody's queue
             return flight.begin_attempt(choice)
+        if tried or flight.alone:
+            return await self._once_more(plane, flight, tried)
         began_s = time.monotonic()
         if self._follows(plane, flight, choice):
             await self._behind_leader(plane, flight, choice)
@@ -240,6 +247,50 @@ class Waiting:
                 self._leave(self._rooms[pool_id], waiting.serial)
             self.wake(plane)
 
+    async def _once_more(self, plane: Plane, flight: Flight, tried: Collection[UUID]) -> Attempt:
+        """Wait until a replica that has not failed the flight has room for it.
+
+        Raises:
+            ApiError: as :meth:`_in_line`.
+        """
+        limit_s = _queue_s(flight) - (flight.queue_s or 0.0) - flight.waited_again_s
+        room, began_s = self._room(_pool_of(flight)), time.monotonic()
+        if limit_s <= 0:
+            raise self._refused(plane, flight, "shed")
+        if sum(one.flight.owner == flight.owner for one in room.again.values()) >= self._max_waiters:
+            raise self._refused(plane, flight, "queue_full")
+        waiting = _Waiting(self._next_serial(), flight, asyncio.get_running_loop().create_future(), {}, tried=frozenset(tried))
+        room.waiting[waiting.serial] = room.again[waiting.serial] = waiting
+        plane.metrics.held.labels(reason="wait").inc()
+        self._schedule(plane, TICK_S)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await waiting.future
+        except TimeoutError:
+            if waiting.future.done() and not waiting.future.cancelled():
+                return waiting.future.result()
+            raise self._refused(plane, flight, "queue_timeout") from None
+        finally:
+            flight.waited_again_s += time.monotonic() - began_s
+            room.again.pop(waiting.serial, None)
+            room.waiting.pop(waiting.serial, None)
+            self.wake(plane)
+
+    def _resume(self, plane: Plane, room: _Room) -> None:
+        """Start the second attempts that can start, the oldest first. None stands in another's way."""
+        for serial, waiting in list(room.again.items()):
+            if waiting.future.done():
+                continue
+            try:
+                choice = choose(plane, waiting.flight, tried=waiting.tried, now_s=time.monotonic())
+            except ApiError as error:
+                waiting.future.set_exception(error)
+            else:
+                if choice.decision.full:
+                    continue
+                waiting.future.set_result(waiting.flight.begin_attempt(choice))
+            del room.again[serial], room.waiting[serial]
+
     def _join(self, plane: Plane, room: _Room, waiting: _Waiting, choice: Choice, limit_s: float) -> str | None:
         """Stand in one pool's queue. Returns why not, where it is full for this tenant."""
         flight, view = waiting.flight, waiting.views[room.pool_id]
@@ -291,6 +342,7 @@ class Waiting:
         """Start whoever can start, in order. Nobody is passed over because a later one would fit better."""
         self._tick = None
         for room in list(self._rooms.values()):
+            self._resume(plane, room)
             while (head := room.queue.peek()) is not None:
                 if not self._start(plane, room, head):
                     break

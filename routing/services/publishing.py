@@ -99,11 +99,11 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
     replicas: dict[UUID, list[wire.ReplicaEntry]] = {}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated_namespace, isolation, role"
+            "SELECT pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated_namespace, isolation, role, max_concurrency"
             " FROM saltroute_granted_replicas(%s)",
             [tenant_id],
         )
-        for pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated, isolation, role in cursor.fetchall():
+        for pool_id, replica_id, name, url, engine, state, credential, kv_events, dedicated, isolation, role, limit in cursor.fetchall():
             entry = wire.ReplicaEntry(
                 id=replica_id,
                 name=name,
@@ -115,6 +115,7 @@ def _pools(tenant_id: UUID) -> tuple[wire.PoolEntry, ...]:
                 dedicated_namespace=dedicated,
                 isolation=isolation,
                 role=role,
+                max_concurrency=limit,
             )
             replicas.setdefault(pool_id, []).append(entry)
         columns = "pool_id, owner_tenant_id, name, isolation, weight"

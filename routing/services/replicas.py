@@ -29,6 +29,7 @@ from tenants.services import locks
 
 MAX_PER_POOL = 256
 MAX_CREDENTIAL_CHARACTERS = 4096
+MAX_CONCURRENCY = 100_000  # highest limit of requests in flight that may be declared
 RESOLVE_S = 2.0
 # One text for every reason, so that registering is no oracle for what resolves, what is inside, or what another tenant has.
 ADDRESS_REFUSED = "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours."
@@ -42,6 +43,7 @@ class ReplicaFields(TypedDict, total=False):
     url: str
     engine: str
     role: str
+    max_concurrency: int | None
     kv_events: dict[str, str | None] | None
     credential: str | None
 
@@ -174,9 +176,24 @@ def _checked(fields: ReplicaFields) -> dict[str, Any]:
             columns["engine"] = support.one_of(value, tuple(ENGINES), field=field)
         elif field == "role":
             columns["role"] = support.one_of(value, get_args(ReplicaRole), field=field)
+        elif field == "max_concurrency":
+            columns["max_concurrency"] = _max_concurrency(value)
         elif field not in ("kv_events", "credential"):
             raise Invalid("Unknown field.", field=field)
     return columns
+
+
+def _max_concurrency(value: object) -> int | None:
+    """A limit of requests in flight, or None for no limit.
+
+    Raises:
+        Invalid: on field ``max_concurrency``.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CONCURRENCY:
+        raise Invalid(f"Use a whole number of requests from 1 to {MAX_CONCURRENCY}, or null.", field="max_concurrency")
+    return value
 
 
 def _check_role(role: str, engine: str) -> None:

@@ -34,6 +34,7 @@ class Replica:
     url: str
     engine: str
     role: str
+    max_concurrency: int | None  # None: no limit
     kv_events: dict[str, str] | None
     credential: Secret | None
 

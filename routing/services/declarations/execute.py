@@ -199,7 +199,7 @@ class Executor:
         if step.op == "+":
             pool_name, wanted, _ = step.wanted
             pool_id = _found(queries.own_pool, tenant_id, pool_name).id
-            fields: dict[str, Any] = {name: getattr(wanted, name) for name in ("name", "url", "engine", "role", "kv_events")}
+            fields: dict[str, Any] = {name: getattr(wanted, name) for name in ("name", "url", "engine", "role", "max_concurrency", "kv_events")}
             if wanted.credential is not None:
                 if wanted.credential.value is None:
                     raise Invalid("There is no stored credential that could be kept here: give env:NAME or file:PATH.", field="credential")

@@ -143,6 +143,8 @@ def _replica(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     written: dict[str, Any] = {"name": name, "url": fields["url"], "engine": fields["engine"]}
     if fields["role"] != "both":
         written["role"] = fields["role"]
+    if fields["max_concurrency"] is not None:
+        written["max_concurrency"] = fields["max_concurrency"]
     if fields["kv_events"]:
         written["kv_events"] = fields["kv_events"]
     if fields["has_credential"]:

@@ -15,6 +15,7 @@ from routing.services.declarations import references
 from routing.services.declarations.reader import Fields, Reader
 from routing.services.endpoints import SHARING
 from routing.services.pools import ISOLATION, WEIGHTS
+from routing.services.replicas import MAX_CONCURRENCY
 from tenants.core import names
 from tenants.core.errors import Invalid
 
@@ -67,6 +68,13 @@ class Parts:
             return None
         return float(value)
 
+    def _whole(self, fields: Fields, name: str, low: int, high: int) -> int | None:
+        value = fields.integer(name)
+        if value is not None and not low <= value <= high:
+            self.reader.refuse(f"{fields.path}.{name}", f"must be a whole number from {low} to {high}", fields.node(name))
+            return None
+        return value
+
     def replica(self, node: Node, path: str, engine: str) -> doc.Replica | None:
         """One item of ``replicas``."""
         fields = self.reader.fields(node, path)
@@ -75,13 +83,14 @@ class Parts:
         name, url = fields.text("name", required=True, check=names.label), fields.text("url", required=True)
         engine = self.word(fields, "engine", tuple(ENGINES)) or engine
         role = self.word(fields, "role", get_args(ReplicaRole)) or "both"
+        limit = self._whole(fields, "max_concurrency", 1, MAX_CONCURRENCY)
         events = self._kv_events(fields)
         credential_node = fields.node("credential")
         credential = None
         if credential_node is not None:
             credential = references.secret(self.reader, credential_node, f"{path}.credential", self._env)
         fields.done()
-        return doc.Replica(path, name, url, engine, role, events, credential) if name is not None and url is not None else None
+        return doc.Replica(path, name, url, engine, role, limit, events, credential) if name is not None and url is not None else None
 
     def _kv_events(self, fields: Fields) -> dict[str, str] | None:
         node = fields.node("kv_events")

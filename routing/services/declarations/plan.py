@@ -215,7 +215,8 @@ def _replica(slug: str, pool: doc.Pool, wanted: doc.Replica, state: State) -> It
     if held is None:
         events = () if wanted.kv_events is None else (f"kv_events: {_word(wanted.kv_events)}",)
         role = () if wanted.role == "both" else (f"role: {wanted.role}",)
-        yield Step("+", "replica", slug, label, wanted.path, (f"url: {wanted.url}", *role, *events), (pool.name, wanted, None))
+        limit = () if wanted.max_concurrency is None else (f"max_concurrency: {wanted.max_concurrency}",)
+        yield Step("+", "replica", slug, label, wanted.path, (f"url: {wanted.url}", *role, *limit, *events), (pool.name, wanted, None))
         return
     fields: dict[str, Any] = {}
     if _normal(wanted.url) != held["url"]:
@@ -224,6 +225,8 @@ def _replica(slug: str, pool: doc.Pool, wanted: doc.Replica, state: State) -> It
         fields["engine"] = wanted.engine
     if wanted.role != held["role"]:
         fields["role"] = wanted.role
+    if wanted.max_concurrency != held["max_concurrency"]:
+        fields["max_concurrency"] = wanted.max_concurrency
     if replicas.spelled(wanted.kv_events) != held["kv_events"]:
         fields["kv_events"] = wanted.kv_events
     details = [f"{name}: {_word(held[name])} -> {_word(value)}" for name, value in fields.items()]

@@ -112,6 +112,7 @@ def _read_pools(state: State) -> None:
             "url": replica.url,
             "engine": replica.engine,
             "role": replica.role,
+            "max_concurrency": replica.max_concurrency,
             "kv_events": replica.kv_events,
             "credential_tag": None if replica.credential_tag is None else bytes(replica.credential_tag),
             "has_credential": replica.credential is not None,

@@ -84,6 +84,14 @@ def test_load_and_applied_versions_come_from_routers(town: Town, valkey_url: str
     assert "applied by 2 of 3 routers" in town.owner.get("/t/acorn/applied").content.decode()
 
 
+def test_a_limit_of_requests_in_flight_stands_beside_them(town: Town) -> None:
+    url = "/t/acorn/pools"
+    assert 'class="muted small">of ' not in town.owner.get(url).content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        Replica.objects.filter(id=town.acorn.replica_ids[0]).update(max_concurrency=1200)
+    assert '<span class="muted small">of 1,200</span>' in town.owner.get(url).content.decode()
+
+
 def test_how_far_events_are_trusted_is_that_of_the_least_sure_router_and_changes_are_listed(town: Town, valkey_url: str) -> None:
     """Changes at replicas of others are not shown; nor is what is no report of a change."""
     url, other = "http://127.0.0.1:9001/acorn", "http://127.0.0.1:9001/birch"

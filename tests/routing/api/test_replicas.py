@@ -125,6 +125,29 @@ def test_a_role_is_half_of_a_request_where_the_engine_can_hand_over_its_cache(ac
     assert new(api, name="b", url="http://127.0.0.1:9002").json()["role"] == "both"
 
 
+def test_a_limit_of_requests_in_flight_is_kept_changed_and_taken_away(acorn: House, pool: Any) -> None:
+    api = acorn.api()
+    made = new(api, max_concurrency=3)
+    assert (made.status_code, made.json()["max_concurrency"]) == (201, 3)
+    assert api.get("replicas/a").json()["max_concurrency"] == 3
+    assert api.patch("replicas/a", {"max_concurrency": 100_000}).json()["max_concurrency"] == 100_000
+    assert acorn.log("replica.update")[-1].after == {"max_concurrency": 100_000}
+    assert api.patch("replicas/a", {"name": "b"}).json()["max_concurrency"] == 100_000
+    assert api.patch("replicas/b", {"max_concurrency": None}).json()["max_concurrency"] is None
+    assert new(api, name="c", url="http://127.0.0.1:9002").json()["max_concurrency"] is None
+
+
+@pytest.mark.parametrize("limit", [0, -1, 100_001, 2**70, 1.5, "3", True])
+def test_a_limit_that_is_none_is_refused_by_name_and_changes_nothing(acorn: House, pool: Any, limit: Any) -> None:
+    api = acorn.api()
+    refused = new(api, max_concurrency=limit)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "max_concurrency")
+    new(api, max_concurrency=1)
+    refused = api.patch("replicas/a", {"max_concurrency": limit})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "max_concurrency")
+    assert api.get("replicas/a").json()["max_concurrency"] == 1
+
+
 def test_a_credential_goes_in_and_never_comes_out(acorn: House, pool: Any) -> None:
     """Not in answers, lists, the audit log or the row; only the root's holder opens it, for this replica alone."""
     api = acorn.api()
@@ -145,6 +168,7 @@ def test_a_credential_goes_in_and_never_comes_out(acorn: House, pool: Any) -> No
         "url": URL,
         "engine": "vllm",
         "role": "both",
+        "max_concurrency": None,
         "kv_events": None,
         "has_credential": True,
     }

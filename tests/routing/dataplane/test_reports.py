@@ -55,6 +55,7 @@ async def test_an_engine_is_reported_with_what_it_says_of_itself(rig: Rig) -> No
     assert told == {
         "condition": "ok",
         "in_flight": 0,
+        "max_concurrency": None,
         "queued_tokens": 0,
         "waiting": 2.0,
         "residency": "history",

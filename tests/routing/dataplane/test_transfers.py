@@ -165,6 +165,14 @@ async def test_who_may_not_serve_the_namespace_does_not_compute_its_prompts(pair
     assert (len(pair.a.requests), plain(pair.a.requests[0])) == (1, not splits)
 
 
+@pytest.mark.parametrize(("limit", "splits"), [(0, False), (1, True), (None, True)])
+async def test_a_full_replica_computes_nobodys_prompts(pair: Rig, limit: int | None, splits: bool) -> None:
+    """0 cannot be declared; here it stands for a replica that has all it may."""
+    split(pair, max_concurrency=limit)
+    assert (await pair.chat(ASKED)).status == 200
+    assert len(pair.b.requests) == splits
+
+
 async def test_dedicated_replicas_share_a_request_of_the_one_namespace_that_both_have(pair: Rig) -> None:
     ours = pair.namespace().public_id
     a = replica_entry(pair.a, role="decode", dedicated_namespace=ours)

@@ -11,7 +11,7 @@ import pytest
 
 from routing.core.snapshot import PolicyEntry
 from tests.fakes.replica import Script, chunk, completion, event, usage, usage_chunk
-from tests.fakes.rig import KEY_B, Reply, Rig, bumped, endpoint, until
+from tests.fakes.rig import KEY_B, Reply, Rig, bumped, endpoint, replica_entry, until
 from tests.routing.dataplane.conftest import MakeRig
 
 LONG = 240_000  # bytes: about 60,000 tokens, 7 s of a replica whose speed nobody knows yet
@@ -210,3 +210,186 @@ async def test_a_leader_that_leaves_hands_over(make_rig: MakeRig) -> None:
     assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * 7
     await rig.settled()
     rig.assert_nothing_held()
+
+
+def limit(rig: Rig, a: int | None, b: int | None, **spec: Any) -> None:
+    """How many requests each replica may have; ``spec`` is an objective."""
+    replicas = (replica_entry(rig.a, max_concurrency=a), replica_entry(rig.b, max_concurrency=b))
+    pool = msgspec.structs.replace(rig.acme.pools[0], replicas=replicas)
+    objective = PolicyEntry(name="slo", version=1, spec=spec) if spec else None
+    rig.publish(bumped(rig.acme, pools=(pool,), endpoints=(endpoint(pool, slo=objective),)))
+
+
+class Full:
+    """Both replicas hold short requests until they are let go: nothing but their limits keeps a further one away."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.gates = {"A": asyncio.Event(), "B": asyncio.Event()}
+        self.calls: list[asyncio.Task[Reply]] = []
+        rig.a.script, rig.b.script = (Script(hold=self.gates[name], body=completion()) for name in "AB")
+
+    def ask(self, text: str) -> asyncio.Task[Reply]:
+        self.calls.append(asyncio.create_task(self.rig.chat(prompt(text, 400))))
+        return self.calls[-1]
+
+    async def served(self, a: int, b: int) -> None:
+        await until(lambda: (len(self.rig.a.requests), len(self.rig.b.requests)) == (a, b))
+
+    async def wait(self, count: int) -> None:
+        await until(lambda: len(self.rig.router.plane.waiting) == count)
+
+    async def end(self) -> None:
+        for gate in self.gates.values():
+            gate.set()
+        await asyncio.gather(*self.calls)
+        await self.rig.settled()
+        self.rig.assert_nothing_held()
+        assert len(self.rig.router.plane.waiting) == 0
+
+
+async def test_a_full_replica_is_passed_over(rig: Rig) -> None:
+    """Of five at once it gets the one that it may have; without a limit it gets its part."""
+    limit(rig, 1, None)
+    full = Full(rig)
+    for number in range(5):
+        full.ask(f"number {number}")
+    await full.served(1, 4)
+    await full.end()
+    assert "full" in {one.refusal for record in rig.records() for one in record.candidates}
+    limit(rig, None, None)
+    more = Full(rig)
+    for number in range(6):
+        more.ask(f"more {number}")
+    await until(lambda: rig.served() == 11)
+    assert len(rig.a.requests) > 2
+    await more.end()
+
+
+async def test_while_all_are_full_a_request_waits_and_goes_to_the_first_that_is_free(rig: Rig) -> None:
+    limit(rig, 1, 1)
+    full = Full(rig)
+    for text in ("one", "two"):
+        full.ask(text)
+    await full.served(1, 1)
+    third = full.ask("three")
+    await full.wait(1)
+    assert not third.done()
+    rig.b.script = Script(body=completion())
+    full.gates["B"].set()
+    assert (await third).status == 200
+    assert (len(rig.a.requests), len(rig.b.requests)) == (1, 2)
+    await full.end()
+
+
+async def test_another_limit_is_in_force_for_those_who_come_then(rig: Rig) -> None:
+    limit(rig, 1, 1)
+    full = Full(rig)
+    for text in ("one", "two"):
+        full.ask(text)
+    await full.served(1, 1)
+    limit(rig, 1, 2)
+    full.ask("three")
+    await full.served(1, 2)
+    full.ask("four")
+    await full.wait(1)
+    await full.end()
+    assert all(call.result().status == 200 for call in full.calls)
+
+
+async def test_while_all_are_full_nobody_is_let_in_where_no_waiting_is_allowed(rig: Rig) -> None:
+    limit(rig, 1, 1, ttft_p95_ms=1000, max_queue_ms=0)
+    full = Full(rig)
+    for text in ("one", "two"):
+        full.ask(text)
+    await full.served(1, 1)
+    refused = await rig.chat(prompt("three", 400))
+    assert (refused.status, refused.error["code"]) == (429, "shed")
+    assert rig.served() == 2
+    await full.end()
+
+
+BROKEN = Script(status=500, body={"error": {"message": "broken", "code": 500}})
+
+
+class Retried(Full):
+    """B holds one request and may have no other; A is free and breaks on whatever comes next, so that it must go to B."""
+
+    async def begin(self, **spec: Any) -> None:
+        limit(self.rig, 0, 1)  # nothing for A, until B has its one
+        self.ask("occupant")
+        await self.served(0, 1)
+        limit(self.rig, None, 1, **spec)
+        self.rig.a.script = BROKEN
+
+
+async def test_a_second_attempt_keeps_the_limit_and_waits_for_its_turn(rig: Rig) -> None:
+    full = Retried(rig)
+    await full.begin()
+    again = full.ask("unlucky")
+    await full.wait(1)
+    assert (len(rig.a.requests), len(rig.b.requests)) == (1, 1)
+    rig.b.script = Script(body=completion())
+    full.gates["B"].set()
+    assert (await again).status == 200
+    assert (len(rig.a.requests), len(rig.b.requests)) == (1, 2)
+    await full.end()
+    record = rig.records()[-1]
+    assert len(record.attempts) == 2
+    assert (record.queue_s, record.outcome) == (None, "ok")
+    assert record.cause is not None
+    assert record.cause.parts_us["retry"] > 0  # the wait is part of what the failure cost
+
+
+async def test_a_second_attempt_that_waits_holds_up_nobody_who_may_go_where_it_failed(rig: Rig) -> None:
+    full = Retried(rig)
+    await full.begin()
+    full.ask("unlucky")
+    await full.wait(1)
+    rig.a.script = Script(body=completion())
+    assert (await rig.chat(prompt("lucky", 400))).status == 200
+    assert (len(rig.a.requests), len(rig.b.requests), len(rig.router.plane.waiting)) == (2, 1, 1)
+    await full.end()
+
+
+async def test_a_second_attempt_is_refused_when_its_time_is_over(rig: Rig) -> None:
+    full = Retried(rig)
+    await full.begin(ttft_p95_ms=1000, max_queue_ms=30)
+    refused = await rig.chat(prompt("unlucky", 400))
+    assert (refused.status, refused.error["code"]) == (429, "queue_timeout")
+    assert refused.headers["Retry-After"]
+    assert (len(rig.a.requests), len(rig.b.requests)) == (1, 1)
+    await full.end()
+
+
+async def test_a_client_that_leaves_gives_up_the_place_of_its_second_attempt(rig: Rig) -> None:
+    full = Retried(rig)
+    await full.begin()
+    again = full.ask("unlucky")
+    await full.wait(1)
+    again.cancel()
+    await full.wait(0)
+    full.calls.remove(again)
+    await full.end()
+    assert len(rig.b.requests) == 1
+
+
+async def test_second_attempts_have_a_bound(make_rig: MakeRig) -> None:
+    rig = await make_rig(max_waiting=1)
+    full = Retried(rig)
+    await full.begin()
+    full.ask("unlucky")
+    await full.wait(1)
+    refused = await rig.chat(prompt("as unlucky", 400))
+    assert (refused.status, refused.error["code"]) == (429, "queue_full")
+    await full.end()
+
+
+async def test_a_second_attempt_hears_of_it_when_the_last_replica_goes(rig: Rig) -> None:
+    full = Retried(rig)
+    await full.begin()
+    again = full.ask("unlucky")
+    await full.wait(1)
+    rig.router.plane.engine(rig.b.url).misses = 9
+    assert (await again).status == 502
+    await full.end()

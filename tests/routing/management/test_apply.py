@@ -186,9 +186,7 @@ def test_a_revoked_key_does_not_come_back(write: Write, monkeypatch: pytest.Monk
     owner = tenant_id("acme")
     with tenant_scope(owner):
         key = ApiKey.objects.get(name="app")
-        api_keys.revoke(
-            tenant_id=owner, actor=system("test"), kind=Kind.INFERENCE, key_id=key.id, ceiling=Role.OWNER, now=timezone.now()
-        )
+        api_keys.revoke(tenant_id=owner, actor=system("test"), kind=Kind.INFERENCE, key_id=key.id, ceiling=Role.OWNER, now=timezone.now())
     assert refused(write(TINY)) == ["declared.yaml:4: tenants[0].keys[0].secret: This secret was revoked and stays so: give the key another one."]
     monkeypatch.setenv("ACME_KEY", "sk-sr-another-0123456789-0123456789")
     assert "+ acme: key app" in run(write(TINY))
@@ -249,8 +247,8 @@ tenants:
         "declared.yaml:19: tenants[0].endpoints[1]: needs either pool or replicas",
         "declared.yaml:19: tenants[0].endpoints[1].model: is required",
         "declared.yaml:20: tenants[0].endpoints[1].slug: is not known here; known: "
-        "adapter, client_subdivision, context, data_class, enabled, engine, isolation, model, name, own_cache, pool, replicas, request_context, "
-        "routing_policy, served_model, sharing, slo",
+        "adapter, candidate, client_subdivision, context, data_class, enabled, engine, isolation, model, name, own_cache, pool, replicas, "
+        "request_context, routing_policy, served_model, sharing, slo",
     ]
 
 
@@ -474,6 +472,23 @@ def test_the_role_of_a_replica_is_shown_kept_and_taken_back(write: Write) -> Non
     (unknown,) = refused(write(TINY.replace("9001}", "9001, role: verifier}")))
     assert "must be one of both, prefill, decode" in unknown
     assert any("can only have the role both" in line for line in refused(write(TINY.replace("9001}", "9001, engine: llamacpp, role: decode}"))))
+
+
+def test_the_limit_of_a_replica_is_shown_kept_and_taken_back(write: Write) -> None:
+    limited = TINY.replace("9001}", "9001, max_concurrency: 3}")
+    lines = run(write(limited)).splitlines()
+    at = lines.index("+ acme: replica chat/a")
+    assert lines[at + 1 : at + 3] == ["    url: http://127.0.0.1:9001", "    max_concurrency: 3"]
+    assert run(write(limited)) == "no changes\n"
+    assert run(write(limited.replace("max_concurrency: 3", "max_concurrency: 4"))).splitlines()[:-1] == [
+        "~ acme: replica chat/a",
+        "    max_concurrency: 3 -> 4",
+    ]
+    for wrong in ("0", "100001"):
+        (told,) = refused(write(TINY.replace("9001}", f"9001, max_concurrency: {wrong}}}")))
+        assert "max_concurrency" in told
+        assert "must be a whole number from 1 to 100000" in told
+    assert run(write(TINY)).splitlines()[:-1] == ["~ acme: replica chat/a", "    max_concurrency: 4 -> none"]
 
 
 @pytest.mark.parametrize("adapter", ["", "adapter: lora, "])

@@ -137,6 +137,7 @@ def tenants(draw: st.DrawFn) -> dict[str, Any]:
                     "name": f"r{port}",
                     "url": f"http://127.0.0.1:{port}",
                     "role": draw(st.sampled_from(["both", "prefill", "decode"])),
+                    "max_concurrency": draw(st.none() | st.integers(1, 100_000)),
                     "credential": draw(st.none() | st.just("env:SECRET")),
                 }
                 for port in draw(st.lists(st.integers(2000, 9999), unique=True, max_size=2))

@@ -84,7 +84,7 @@ def test_a_router_opens_everything_that_was_configured(acorn: Made, platform: Ma
     """Keys, scopes, an own and a granted pool, an endpoint with its policies: as a router reads them."""
     with tenant_scope(platform.id):
         shared = a_pool(platform.id, "shared")
-        far = a_replica(shared, url="http://127.0.0.1:9005", credential="be-secret-1234", role="prefill")
+        far = a_replica(shared, url="http://127.0.0.1:9005", credential="be-secret-1234", role="prefill", max_concurrency=7)
         pools.grant(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=acorn.id)
     with tenant_scope(acorn.id):
         model = a_model(acorn.id, quantisation="fp8", tokenizer_revision="t1")
@@ -110,6 +110,7 @@ def test_a_router_opens_everything_that_was_configured(acorn: Made, platform: Ma
         ("shared", platform.id, True, 1),
     ]
     assert (snapshot.pools[0].replicas[0].role, snapshot.pools[1].replicas[0].role) == ("both", "prefill")
+    assert (snapshot.pools[0].replicas[0].max_concurrency, snapshot.pools[1].replicas[0].max_concurrency) == (None, 7)
     assert snapshot.pools[0].replicas[0].kv_events is not None
     assert snapshot.pools[0].replicas[0].kv_events.replay == "tcp://127.0.0.1:9201"
     sealed = snapshot.pools[1].replicas[0].credential
