@@ -87,7 +87,7 @@ def read_settings(page: bytes) -> tuple[str, int | None]:
     labels = {name.decode(): value.decode("utf-8", "replace") for name, value in _LABEL.findall(found[1])}
     size = labels.get("block_size", "")
     kept = {name: labels[name] for name in _LABELS if name in labels}
-    return msgspec.json.encode(kept).decode(), int(size) if size.isdigit() and 0 < int(size) <= 1_000_000 else None
+    return msgspec.json.encode(kept).decode(), int(size) if size.isascii() and size.isdigit() and 0 < int(size) <= 1_000_000 else None
 
 
 def _object(body: bytes) -> dict[str, Any]:

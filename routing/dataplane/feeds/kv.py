@@ -115,6 +115,9 @@ class Subscription:
                 self._count("refused")
             except (OSError, zmq.ZMQError):
                 self._count("unreachable")
+            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the subscription; the type alone is named
+                log.error("an engine's events could not be followed: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
+                self._count("mistake")
             if refused or book.has(self.target, "subscribing"):
                 book.add(self.target, "no_events", time.monotonic())
             else:

@@ -29,6 +29,7 @@ MAX_SOCKETS = 16_384
 SLICE_S = 0.002  # of the event loop, at a time
 REST_S = 0.001  # between two full slices while requests are in flight
 END = b"\xff" * 8
+MAX_NUMBER = 2**63  # no publisher comes so far, and the number after it must still fit into a question
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 Kind = Literal["live", "replay", "end", "malformed", "topic"]
@@ -142,7 +143,8 @@ class EventSockets:
             return "malformed", 0, b""
         if self._topic is not None and frames[0] != self._topic:
             return "topic", 0, b""  # the filter is by prefix only
-        return "live", _number(frames[1]), frames[2]
+        number = _number(frames[1])
+        return ("live", number, frames[2]) if number < MAX_NUMBER else ("malformed", 0, b"")
 
     def replay(self) -> Message | None:
         """The next batch of a replay under way, or its end."""
@@ -155,7 +157,8 @@ class EventSockets:
             return "malformed", 0, b""
         if frames[2] == END:
             return "end", 0, b""
-        return "replay", _number(frames[2]), frames[3]
+        number = _number(frames[2])
+        return ("replay", number, frames[3]) if number < MAX_NUMBER else ("malformed", 0, b"")
 
     # -- asking --------------------------------------------------------------------------------------------------------------------
 

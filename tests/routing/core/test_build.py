@@ -82,6 +82,7 @@ def test_block_size_and_served_names_are_read() -> None:
     facts = _facts(models=[_model("tiny"), _model("ada", parent="tiny")])
     assert (facts.block_tokens, facts.served) == (32, ("tiny", "ada"))
     assert _facts(page=PAGE.replace(b'block_size="32"', b'block_size="None"')).block_tokens is None
+    assert _facts(page=PAGE.replace(b'block_size="32"', 'block_size="3²"'.encode())).block_tokens is None
     assert len(str(USUAL)) == 32
 
 

@@ -360,6 +360,20 @@ async def test_what_cannot_be_decoded_degrades_the_state_and_stops_nothing(rig: 
     assert counted(rig, "undecodable") == 1
 
 
+async def test_the_highest_number_there_is_ends_no_subscription(rig: Rig, source: FakeSource) -> None:
+    salt = await exact(rig, source)
+    source.say(number=2**64 - 1, keep=False)
+    await becomes(rig, rig.a, "degraded", "malformed")
+    await source.stop()
+    await until(lambda: counted(rig, "unreachable") > 0)
+    source.next = 0
+    source.kept = {}
+    await source.start()
+    source.say(chain(2, salt))
+    await until(lambda: held(rig, rig.a) == 2)
+    assert counted(rig, "mistake") == 0
+
+
 async def test_each_rank_is_a_target_of_its_own_and_an_engine_is_worth_their_mean(rig: Rig, source: FakeSource) -> None:
     """Its own balancer picks the rank. A batch that names another rank than its socket's is not applied."""
     async with running_source() as second:
