@@ -22,6 +22,7 @@ class EngineLoad:
     finished: float | None = None
     running_adapters: tuple[str, ...] | None = None  # LoRA adapters of requests that run, by name
     adapter_slots: int | None = None
+    asleep: bool = False  # it says that it sleeps: it answers nothing, and its cache is gone
     kv_used: float | None = None  # share of the KV cache in use, [0, 1]; cached blocks that nobody uses count as free
 
 
@@ -61,6 +62,9 @@ _RUNNING = {"vllm": _gauge(b"vllm:num_requests_running"), "sglang": _gauge(b"sgl
 _WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sglang:num_queue_reqs")}
 _FINISHED = {"vllm": _gauge(b"vllm:request_success_total")}
 _KV_USED = {"vllm": _gauge(b"vllm:kv_cache_usage_perc")}
+_AWAKE = _Family(
+    b"vllm:engine_sleep_state", re.compile(rb'^vllm:engine_sleep_state\{[^}\n]*sleep_state="awake"[^}\n]*\}[ \t]+' + _NUMBER, re.MULTILINE)
+)
 _STARTED = _gauge(b"process_start_time_seconds")
 _CONFIG = _Family(b"vllm:cache_config_info", re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE))
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
@@ -136,5 +140,6 @@ def read_load(family: str, page: bytes) -> EngineLoad:
         finished=_sum(_FINISHED.get(family), page),
         running_adapters=running_adapters,
         adapter_slots=adapter_slots,
+        asleep=_sum(_AWAKE, page) == 0,
         kv_used=_mean_share(_KV_USED.get(family), page),
     )

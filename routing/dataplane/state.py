@@ -85,6 +85,7 @@ class Engine:
     misses: int = 0  # health checks failed in a row
     started_at: float | None = None  # of the engine's process, unix s
     restarts: int = 0
+    asleep: bool = False  # as it last said
     capacity_tokens: int | None = None
     kv_used: float | None = None  # share of its KV cache in use, as of the latest scrape
     promised_tokens: float = 0.0  # prompts and expected answers of this router's requests in flight there
@@ -129,7 +130,7 @@ class Engine:
         return self.adapters.price(model, now_s) if (model in self.facts.adapters if known else declared) else NO_PRICE
 
     def reachable(self) -> bool:
-        return self.misses < MISSES_UNTIL_UNREACHABLE
+        return self.misses < MISSES_UNTIL_UNREACHABLE and not self.asleep
 
     def condition(self, now_s: float) -> str:
         """One word for status pages: what keeps requests away, or ``ok``."""
@@ -137,6 +138,8 @@ class Engine:
             return "blocked: address not allowed"
         if self.breaker.state(now_s) != "closed":
             return "failing (passive)"
+        if self.asleep:
+            return "asleep"
         return "failing (active)" if not self.reachable() else self.health
 
     def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None) -> None:
@@ -282,6 +285,12 @@ class Plane:
             del self.endpoints[endpoint_id]
         self.unserved.served(view.assigned())
         self.forget_unused()
+
+    def forget_residency(self, url: str) -> None:
+        """The engine's cache is gone, by its own word."""
+        self.index.forget(url)
+        for rank in self.residency.ranks.get(url, {}):
+            self.events.clear((url, rank))
 
     def forget_unused(self) -> None:
         """Drop engines that are in no snapshot and have no request left."""

@@ -113,6 +113,10 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
             log.info("an engine was restarted; its residency is forgotten")
         engine.started_at = load.started_at
         plane.on_start(engine)
+    if load.asleep and not engine.asleep:
+        plane.forget_residency(engine.url)  # it may never say so by an event
+        log.info("an engine sleeps; its residency is forgotten")
+    engine.asleep = load.asleep
     engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
     if load.running is not None or load.waiting is not None:
         now_s = time.monotonic()

@@ -91,3 +91,10 @@ def test_the_newest_row_names_the_adapters_that_run(rows: bytes, running: tuple[
     assert (load.running_adapters, load.adapter_slots) == (running, slots)
     assert load.running == 3.0
     assert read_load("sglang", rows).running_adapters is None
+
+
+@pytest.mark.parametrize(("awake", "asleep"), [("1.0", False), ("0.0", True)])
+def test_an_engine_that_sleeps_says_so(awake: str, asleep: bool) -> None:
+    rows = f'vllm:engine_sleep_state{{engine="0",model_name="tiny",sleep_state="awake"}} {awake}\n'.encode()
+    rows += b'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="discard_all"} 0.0\n'
+    assert read_load("vllm", PAGE + rows).asleep is asleep

@@ -235,3 +235,24 @@ async def test_only_long_bodies_are_measured_off_the_loop(rig: Rig) -> None:
     assert {reply.status for reply in replies} == {200}
     assert 1 <= len(workers._threads) <= 2
     assert rig.records()[-1].estimated_prompt_tokens > 100_000
+
+
+async def test_a_sleeping_engine_is_left_and_its_residency_forgotten(rig: Rig) -> None:
+    """It may never say by an event that its cache is gone; its metrics do. Awake again it begins cold."""
+    prompt = _chat("p " * 4000)
+    await rig.chat(prompt)
+    home, other = (rig.a, rig.b) if rig.records()[-1].replica_name == "A" else (rig.b, rig.a)
+
+    def says(awake: int) -> Script:
+        row = f'vllm:engine_sleep_state{{engine="0",model_name="tiny",sleep_state="awake"}} {awake}.0\n'
+        return Script(body=row.encode(), headers={"Content-Type": "text/plain"})
+
+    home.on_path["/metrics"] = says(0)
+    await _check(rig)
+    await rig.chat(prompt)
+    assert (rig.records()[-1].replica_name, rig.records()[-1].matched_tokens) == (other.name, 0)
+    home.on_path["/metrics"] = says(1)
+    await _check(rig)
+    engine = rig.router.plane.engines[home.url]
+    assert engine.reachable()
+    assert rig.router.plane.index.sizes().get(home.url, (0, 0))[0] == 0
