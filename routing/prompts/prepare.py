@@ -39,6 +39,11 @@ _TEMPLATE_ARGUMENTS = ("messages", "conversation", "conversations", "tools", "do
 _RESERVED = frozenset((*_ENGINE_ARGUMENTS, *_TEMPLATE_ARGUMENTS))
 
 
+# Preparation runs on the event loop: what has more than this goes without exact tokens. A conversation of a million tokens has fewer.
+MAX_PIECES = 8192  # messages, and parts of their contents
+MAX_ARGUMENTS_CHARACTERS = 1024 * 1024  # of one tool call
+
+
 class Unprepared(Exception):
     """No exact preparation, for a reason."""
 
@@ -118,6 +123,8 @@ def _chat(body: Mapping[str, Any], content_format: ContentFormat, knows_develope
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Unprepared("request")
+    if _size(messages) > MAX_PIECES:
+        raise Unprepared("too_long")
     add_generation_prompt = _flag(body, "add_generation_prompt", default=True)
     continued = _flag(body, "continue_final_message", default=False)
     if continued and add_generation_prompt:
@@ -137,6 +144,14 @@ def _chat(body: Mapping[str, Any], content_format: ContentFormat, knows_develope
         add_special_tokens=_flag(body, "add_special_tokens", default=False),
         cut=_cut(body),
     )
+
+
+def _size(messages: Sequence[Any]) -> int:
+    """Messages, and the parts of those whose content has parts."""
+    if len(messages) > MAX_PIECES:
+        return len(messages)
+    contents = (message.get("content") for message in messages if isinstance(message, dict))
+    return len(messages) + sum(len(content) for content in contents if isinstance(content, list))
 
 
 def _refuse_members(body: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -364,6 +379,8 @@ def _arguments(arguments: object) -> dict[str, Any]:
         return arguments
     if not isinstance(arguments, str) or not arguments:
         return {}
+    if len(arguments) > MAX_ARGUMENTS_CHARACTERS:
+        raise Unprepared("too_long")
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):

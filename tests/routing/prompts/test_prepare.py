@@ -167,3 +167,20 @@ def test_completions_without_tokens(body: dict[str, Any], reason: str) -> None:
 def test_chats_without_tokens(body: dict[str, Any], reason: str) -> None:
     assert isinstance(chat(), Conversation)
     assert chat(**body) == NoTokens(reason)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_what_would_hold_up_others_goes_without_tokens(over: int) -> None:
+    hi = {"role": "user", "content": "hi"}
+    parts = {"role": "user", "content": [{"type": "text", "text": "x"}] * (prepare.MAX_PIECES - 1 + over)}
+    padding = "x" * (prepare.MAX_ARGUMENTS_CHARACTERS - len('{"a": ""}') + over)
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "' + padding + '"}'}}
+    bodies: list[dict[str, Any]] = [
+        {"messages": [hi] * (prepare.MAX_PIECES + over)},
+        {"messages": [parts]},
+        {"messages": [hi, {"role": "assistant", "content": None, "tool_calls": [call]}]},
+    ]
+    for body in bodies:
+        made = prepare.chat(body, content_format="string", knows_developer=True)
+        assert isinstance(made, NoTokens) is bool(over)
+        assert not over or made == NoTokens("too_long")
