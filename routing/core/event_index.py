@@ -14,10 +14,9 @@ salt, orphans and passed-over ones by target. Not thread-safe: one event loop ow
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from routing.core import blocks
 from routing.core.event_contents import Contents
@@ -56,8 +55,7 @@ class Applied:
     unusable: Unusable | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EventMatch:
+class EventMatch(NamedTuple):
     """What of a prompt an engine holds. ``blocks``: in GPU memory, from the start. ``lower_blocks``: those right after them that slower tiers hold;
     ``medium`` is then the slowest. ``tokens`` counts the first. ``age_s``: since the target's latest message."""
 
@@ -263,8 +261,13 @@ class EventIndex:
             low, high = 0, 1
             while high <= len(digests) and digests[high - 1] in held:
                 low, high = high, high * 2
-            positions = range(low, min(high, len(digests) + 1) - 1) if high > 1 else range(0)
-            count = low + bisect_left(positions, True, key=lambda position: digests[position] not in held)
+            count, high = low, min(high, len(digests) + 1) - 1
+            while count < high:
+                middle = (count + high) // 2
+                if digests[middle] in held:
+                    count = middle + 1
+                else:
+                    high = middle
         if not count:
             return 0, 0, 0
         leaf = held[digests[count - 1]]

@@ -3,7 +3,8 @@
 Advice, never law: a wrong entry costs milliseconds. The index is keyed by namespace first, so no namespace sees or influences another's.
 An entry is *pending* from dispatch, *inferred* from the first byte on, and fades with age; it is dropped on refusal. Each replica's entries are
 bounded by what its cache can hold, leaves first, as engines evict. Every entry is some *owner's* (a tenant's): who holds most of a full replica pays
-first, and nobody is pushed below an equal share, so that no tenant can evict what another's modest traffic taught. Memory: about 270 bytes an entry.
+first, and nobody is pushed below an equal share, so that no tenant can evict what another's modest traffic taught. What was sent
+together is kept together (:mod:`routing.core.stretches`).
 
 Where history was lost (evicted, or a prompt of which nobody knows whether it ran) the namespace has a *gap* there until the replica is forgotten:
 :meth:`HistoryIndex.explained` then says that it cannot tell.
@@ -12,16 +13,13 @@ Where history was lost (evicted, or a prompt of which nobody knows whether it ra
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, takewhile
+from typing import NamedTuple
 
 from routing.core.prefix import DIGEST_BYTES
+from routing.core.stretches import Held, Source, Stretch
 
-Source = Literal["pending", "inferred"]
 P_EVENT = 0.995  # not less: of a context of 100k tokens each hundredth is a thousand tokens that nobody will compute, in the queue as in the price
 P_PENDING = 0.75  # what is ahead in an engine's queue will be cached in time unless it fails; surer than this, all would join one leader
 P_INFERRED = 0.80
@@ -55,69 +53,59 @@ class Resident(NamedTuple):
     inferred_at_s: float
 
 
-@dataclass(slots=True)
-class _Entry:
-    since: int  # ticket of the dispatch that made the entry: earlier ones never counted on it
-    last: int  # ticket of the latest dispatch that used it
-    pending: int  # dispatches in flight that will make it resident
-    inferred_at_s: float | None  # last time an answer showed it resident
-    parent: bytes | None  # key of the block before it; a chain's digest has one parent only
-
-    @property
-    def source(self) -> Source:
-        return "pending" if self.inferred_at_s is None else "inferred"
-
-    def age_s(self, now_s: float) -> float:
-        return 0.0 if self.inferred_at_s is None else max(0.0, now_s - self.inferred_at_s)
-
-    def probability(self, now_s: float, tau_s: float) -> float:
-        """That the engine holds this block: what an answer showed, faded by age, or what a dispatch in flight promises, whichever is more."""
-        shown = 0.0 if self.inferred_at_s is None else P_INFERRED * math.exp(-self.age_s(now_s) / tau_s)
-        return max(shown, P_PENDING) if self.pending else shown
-
-    def like(self, other: _Entry) -> bool:
-        """Whether both have the same evidence, hence the same probability at any time."""
-        return self.inferred_at_s == other.inferred_at_s and (self.pending > 0) == (other.pending > 0)
-
-
-_NONE: OrderedDict[bytes, _Entry] = OrderedDict()  # what an unknown owner holds; never written to
+_NONE = Held()  # what an unknown owner holds; never written to
 
 
 class _Replica:
-    """One replica's blocks by owner, least recently used first. Keys are namespace + digest: the namespace is part of every look-up."""
+    """One replica's blocks by owner."""
 
     __slots__ = ("capacity_blocks", "evicted", "gaps", "owners", "size")
 
     def __init__(self, capacity_blocks: int) -> None:
         self.capacity_blocks = capacity_blocks
-        self.owners: dict[bytes, OrderedDict[bytes, _Entry]] = {}
+        self.owners: dict[bytes, Held] = {}
         self.gaps: dict[bytes, set[bytes] | None] = {}  # by owner: namespaces whose history is not whole; None: none is
         self.size = 0
         self.evicted = 0
 
-    def held(self, owner: bytes) -> OrderedDict[bytes, _Entry]:
+    def held(self, owner: bytes) -> Held:
         return self.owners.get(owner, _NONE)
 
-    def forget(self, owner: bytes, key: bytes) -> None:
-        """Drop one entry that never came true."""
-        entries = self.owners[owner]
-        del entries[key]
-        self.size -= 1
-        if not entries:
+    def use(
+        self, owner: bytes, namespace: bytes, digests: tuple[bytes, ...], ticket: int, parent: bytes | None = None, *, joining: bool = False
+    ) -> list[Stretch]:
+        held = self.owners.get(owner)
+        if held is None:
+            held = self.owners[owner] = Held()
+        before = held.size
+        stretches = held.use(namespace, digests, ticket, parent, joining=joining)
+        self.size += held.size - before
+        return stretches
+
+    def forget(self, owner: bytes, stretch: Stretch) -> None:
+        """Drop blocks that never came true."""
+        held = self.owners[owner]
+        self.size -= len(stretch.digests)
+        held.remove(stretch)
+        if not held:
             del self.owners[owner]
 
     def trim(self) -> None:
         """Evict down to the bound: from whoever holds most, and from nobody below an equal share of it."""
         while self.size > self.capacity_blocks:
             payer = max(self.owners, key=lambda owner: (len(self.owners[owner]), owner))
-            entries = self.owners[payer]
-            over_share = len(entries) - self.capacity_blocks // len(self.owners)  # > 0: the largest holds more than the mean
-            for _ in range(min(over_share, self.size - self.capacity_blocks)):
-                key, _entry = entries.popitem(last=False)
-                self.add_gap(payer, key[:-DIGEST_BYTES])
-                self.size -= 1
-                self.evicted += 1
-            if not entries:
+            held = self.owners[payer]
+            over_share = len(held) - self.capacity_blocks // len(self.owners)  # > 0: the largest holds more than the mean
+            left = min(over_share, self.size - self.capacity_blocks)
+            while left:
+                stretch = next(iter(held.order))
+                count = min(left, len(stretch.digests))
+                self.add_gap(payer, stretch.namespace)
+                held.cut(stretch, count)
+                self.size -= count
+                self.evicted += count
+                left -= count
+            if not held:
                 del self.owners[payer]
 
     def add_gap(self, owner: bytes, namespace: bytes) -> None:
@@ -145,7 +133,6 @@ class HistoryIndex:
         self._capacity_blocks = capacity_blocks
         self._replicas: dict[str, _Replica] = {}
         self._dispatches = 0
-        self._last_keyed: tuple[Sequence[bytes] | None, bytes, Sequence[bytes]] = (None, b"", ())
         self.hits = 0
         self.misses = 0
 
@@ -163,49 +150,36 @@ class HistoryIndex:
         """The longest prefix of ``digests`` that ``replica`` holds in ``namespace``, as far as answers younger than ``max_age_s`` or dispatches in
         flight say so. ``tau_s`` is how fast what answers said fades (:mod:`routing.core.age`).
 
-        Along a chain, presence, age and promises are monotone: whatever touches a block touches all before it. So bisection finds the end of the
-        match and the ends of its stretches of equal evidence (about one for each turn of a conversation).
+        Along a chain, presence, age and promises are monotone: whatever touches a block touches all before it.
         """
         held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-        keys = self._keyed(namespace, digests)
-        blocks = _held_blocks(entries, keys)
+        found = [] if held is None else held.held(owner).walk(namespace, digests)
         if max_age_s < math.inf:
-            blocks = _first(range(blocks), lambda place: not (entry := entries[keys[place]]).pending and entry.age_s(now_s) > max_age_s)
-        if blocks == 0:
+            found = list(takewhile(lambda one: one[0].pending or one[0].age_s(now_s) <= max_age_s, found))
+        if not found:
             self.misses += 1
             return NO_MATCH
         self.hits += 1
-        leaf = entries[keys[blocks - 1]]
-        expected_blocks, start = 0.0, 0
-        for _ in range(MAX_STRETCHES):
-            first = entries[keys[start]]
-            end = _end_of_stretch(entries, keys, start, blocks, leaf)
-            expected_blocks += (end - start) * first.probability(now_s, tau_s)
-            start = end
-            if start == blocks:
-                break
-        expected_blocks += (blocks - start) * leaf.probability(now_s, tau_s)  # beyond the bound: no less than the weakest
+        leaf = found[-1][0]
+        blocks, expected_blocks, kinds, before, probability = 0, 0.0, 0, None, 0.0
+        for stretch, count in found:
+            if before is None or not before.like(stretch):
+                kinds += 1
+                # beyond the bound: no less than the weakest
+                probability = _probability(stretch if kinds <= MAX_STRETCHES else leaf, now_s, tau_s)
+            expected_blocks += count * probability
+            blocks += count
+            before = stretch
         return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
 
-    def _keyed(self, namespace: bytes, digests: Sequence[bytes]) -> Sequence[bytes]:
-        """The keys of a prompt's blocks. All replicas are asked about one prompt in turn, so the last answer is kept."""
-        of, under, keys = self._last_keyed
-        if of is not digests or under != namespace:
-            keys = [namespace + digest for digest in digests]
-            self._last_keyed = (digests if isinstance(digests, tuple) else None, namespace, keys)
-        return keys
+    def _walk(self, namespace: bytes, digests: Sequence[bytes], replica: str, owner: bytes) -> list[tuple[Stretch, int]]:
+        held = self._replicas.get(replica)
+        return [] if held is None else held.held(owner).walk(namespace, digests)
 
     def settled(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
         """How many leading blocks some answer showed resident at ``replica``, however long ago: what no dispatch in flight is needed for."""
-        held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-
-        def promised(position: int) -> bool:
-            entry = entries.get(namespace + digests[position])
-            return entry is None or entry.inferred_at_s is None
-
-        return _first(range(len(digests)), promised)
+        found = self._walk(namespace, digests, replica, owner)
+        return sum(count for _, count in takewhile(lambda one: one[0].inferred_at_s is not None, found))
 
     def explained(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"") -> int | None:
         """How many leading blocks other dispatches than that of ``ticket`` put at ``replica``, whatever their age: the most that the namespace's own
@@ -213,13 +187,8 @@ class HistoryIndex:
         held = self._replicas.get(replica)
         if held is None or not held.is_whole(owner, namespace):
             return None
-        entries = held.held(owner)
-
-        def unexplained(position: int) -> bool:
-            entry = entries.get(namespace + digests[position])
-            return entry is None or entry.since == entry.last == ticket
-
-        return _first(range(len(digests)), unexplained)
+        found = held.held(owner).walk(namespace, digests)
+        return sum(count for _, count in takewhile(lambda one: not one[0].since == one[0].last == ticket, found))
 
     def dispatched(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
         """Count a prompt as residency-to-be at ``replica``, from the moment it is sent.
@@ -232,75 +201,52 @@ class HistoryIndex:
         held = self._replicas.setdefault(replica, _Replica(self._capacity_blocks))
         if not digests:
             return ticket
-        entries = held.owners.setdefault(owner, OrderedDict())
-        keys = [namespace + digest for digest in digests]
-        for place in range(len(keys) - 1, -1, -1):  # root last: it is the most recently used, so leaves are evicted first
-            key = keys[place]
-            entry = entries.get(key)
-            if entry is None:
-                parent = keys[place - 1] if place else None
-                entries[key] = _Entry(since=ticket, last=ticket, pending=1, inferred_at_s=None, parent=parent)
-                held.size += 1
-            else:
-                entry.pending += 1
-                entry.last = ticket
-                entries.move_to_end(key)
+        for stretch in held.use(owner, namespace, tuple(digests), ticket, joining=True):
+            stretch.pending += 1
+            stretch.last = ticket
         held.trim()
         return ticket
 
     def confirmed(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, now_s: float, *, owner: bytes = b"") -> None:
         """The prompt's prefill ran (first byte seen, or cancelled after upstream headers): pending becomes inferred."""
-        held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-        for digest in digests:  # as _counted does; a long prompt has thousands
-            entry = entries.get(namespace + digest)
-            if entry is None or entry.since > ticket:
-                continue
-            entry.pending -= 1
-            if entry.inferred_at_s is None or entry.inferred_at_s < now_s:  # a sibling's word may come late
-                entry.inferred_at_s = now_s
+        for stretch in self._counted(namespace, digests, replica, ticket, owner):
+            stretch.pending -= 1
+            stretch.shown(now_s)
 
     def dropped(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, *, owner: bytes = b"", certain: bool = True) -> None:
         """The prompt was refused or never arrived: what only it promised is forgotten. Not ``certain``: it may have run all the same."""
         held = self._replicas.get(replica)
         if held is None:
             return
-        for key, entry in list(self._counted(namespace, digests, replica, ticket, owner)):
-            entry.pending -= 1
-            if entry.pending == 0 and entry.inferred_at_s is None:
-                held.forget(owner, key)
+        for stretch in self._counted(namespace, digests, replica, ticket, owner):
+            stretch.pending -= 1
+            if stretch.pending == 0 and stretch.inferred_at_s is None:
+                held.forget(owner, stretch)
         if not certain:
             held.add_gap(owner, namespace)
 
-    def _counted(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, owner: bytes) -> Iterator[tuple[bytes, _Entry]]:
-        """The entries that the dispatch of ``ticket`` counted on and that are still the same."""
+    def _counted(self, namespace: bytes, digests: Sequence[bytes], replica: str, ticket: int, owner: bytes) -> list[Stretch]:
+        """The stretches that the dispatch of ``ticket`` counted on and that are still the same."""
         held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-        for digest in digests:
-            key = namespace + digest
-            entry = entries.get(key)
-            if entry is not None and entry.since <= ticket:
-                yield key, entry
+        return [] if held is None else held.held(owner).whole(namespace, digests, ticket)
 
     def known(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
         """How many leading blocks are in the index, whatever their evidence; not counted as a look-up."""
-        held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-        return _first(range(len(digests)), lambda position: namespace + digests[position] not in entries)
+        return sum(count for _, count in self._walk(namespace, digests, replica, owner))
 
     def chain_to(self, namespace: bytes, digest: bytes, replica: str, *, owner: bytes = b"") -> tuple[bytes, ...] | None:
         """The digests from a prompt's beginning to ``digest``; None where that is not in the index."""
         held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-        chain: list[bytes] = []
-        key: bytes | None = namespace + digest
-        while key is not None:
-            entry = entries.get(key)
-            if entry is None:
+        row = {} if held is None else held.held(owner).where.get(namespace, {})
+        parts: list[tuple[bytes, ...]] = []
+        wanted: bytes | None = digest
+        while wanted is not None:
+            stretch = row.get(wanted)
+            if stretch is None:
                 return None
-            chain.append(key[-DIGEST_BYTES:])
-            key = entry.parent
-        return tuple(reversed(chain))
+            parts.append(stretch.digests[: stretch.digests.index(wanted) + 1])
+            wanted = stretch.parent
+        return tuple(chain.from_iterable(reversed(parts)))
 
     def owners(self, replica: str) -> dict[bytes, int]:
         """Blocks held at ``replica``, by owner."""
@@ -310,9 +256,9 @@ class HistoryIndex:
     def recent(self, replica: str, owner: bytes, most: int) -> list[Resident]:
         """Up to ``most`` of an owner's most recently used blocks that an answer showed, oldest first. With a block come all before it."""
         held = self._replicas.get(replica)
-        entries = _NONE if held is None else held.held(owner)
-        newest = ((key, entry) for key, entry in reversed(entries.items()) if entry.inferred_at_s is not None)
-        return [Resident(key, entry.parent, entry.inferred_at_s or 0.0) for key, entry in islice(newest, most)][::-1]
+        stretches = () if held is None else reversed(held.held(owner).order)
+        newest = chain.from_iterable(_residents(stretch) for stretch in stretches if stretch.inferred_at_s is not None)
+        return list(islice(newest, most))[::-1]
 
     def restore(self, residents: Sequence[Resident], replica: str, *, owner: bytes = b"") -> None:
         """Take in what another index's :meth:`recent` gave, in that order and whole: a block without all before it must not get in. What is known
@@ -321,16 +267,11 @@ class HistoryIndex:
             return
         self._dispatches += 1
         held = self._replicas.setdefault(replica, _Replica(self._capacity_blocks))
-        entries = held.owners.setdefault(owner, OrderedDict())
-        for key, parent, inferred_at_s in residents:
-            entry = entries.get(key)
-            if entry is None:
-                ticket = self._dispatches
-                entries[key] = _Entry(since=ticket, last=ticket, pending=0, inferred_at_s=inferred_at_s, parent=parent)
-                held.size += 1
-                continue
-            entries.move_to_end(key)
-            entry.inferred_at_s = inferred_at_s if entry.inferred_at_s is None else max(inferred_at_s, entry.inferred_at_s)
+        for run in _runs(residents):
+            namespace, parent = run[0].key[:-DIGEST_BYTES], run[0].parent
+            above = None if parent is None else parent[-DIGEST_BYTES:]
+            for stretch in held.use(owner, namespace, tuple(one.key[-DIGEST_BYTES:] for one in run), self._dispatches, above):
+                stretch.shown(run[0].inferred_at_s)
         held.trim()
 
     def set_capacity(self, replica: str, capacity_blocks: int) -> None:
@@ -354,35 +295,27 @@ class HistoryIndex:
         return {name: (replica.size, replica.evicted) for name, replica in self._replicas.items()}
 
 
-def _held_blocks(entries: Mapping[bytes, _Entry], keys: Sequence[bytes]) -> int:
-    """How many of the leading keys are held, by bisection."""
-    low, high = 0, len(keys)
-    if not high or keys[0] not in entries:
-        return 0
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] in entries:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _probability(stretch: Stretch, now_s: float, tau_s: float) -> float:
+    """That the engine holds a block: what an answer showed, faded by age, or what a dispatch in flight promises, whichever is more."""
+    shown = 0.0 if stretch.inferred_at_s is None else P_INFERRED * math.exp(-stretch.age_s(now_s) / tau_s)
+    return max(shown, P_PENDING) if stretch.pending else shown
 
 
-def _end_of_stretch(entries: Mapping[bytes, _Entry], keys: Sequence[bytes], start: int, end: int, leaf: _Entry) -> int:
-    """Where, in the held chain from ``start`` to ``end``, the evidence begins to differ from that of the first; ``leaf`` is the last."""
-    first = entries[keys[start]]
-    if first.like(leaf):
-        return end
-    low, high = start + 1, end
-    while low < high:
-        middle = (low + high) // 2
-        if entries[keys[middle]].like(first):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _residents(stretch: Stretch) -> Iterator[Resident]:
+    """Its blocks from the first on."""
+    above = stretch.parent
+    for digest in stretch.digests:
+        yield Resident(stretch.namespace + digest, None if above is None else stretch.namespace + above, stretch.inferred_at_s or 0.0)
+        above = digest
 
 
-def _first(positions: range, holds: Callable[[int], bool]) -> int:
-    """The first of ``positions`` for which ``holds``, or their end. Once it holds it must hold for all that follow."""
-    return positions.start + bisect_left(positions, True, key=holds)
+def _runs(residents: Sequence[Resident]) -> Iterator[list[Resident]]:
+    """Blocks in a row that one answer showed, each run from its first block on; ``residents`` name a block before its parent."""
+    run: list[Resident] = []
+    for one in residents:
+        if run and (run[-1].parent != one.key or run[-1].inferred_at_s != one.inferred_at_s):
+            yield run[::-1]
+            run = []
+        run.append(one)
+    if run:
+        yield run[::-1]

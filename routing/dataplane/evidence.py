@@ -11,7 +11,6 @@ picks the rank itself, so the mean over its ranks is what to expect.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from routing.core import prefix
@@ -42,8 +41,7 @@ class Belief(NamedTuple):
     tier: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(NamedTuple):
     """What events show: tokens, how many of them to expect, whether that is all that is known exactly of the prompt. ``most_tokens`` is what the
     engine would take from its cache if it held all."""
 

@@ -346,10 +346,9 @@ _CALLERS = [
     ),
     Mutant(
         "index answers across namespaces",
-        "routing/core/residency.py",
-        "        blocks = _first(range(len(digests)), unknown)",
-        "        namespace = next((known[: len(namespace)] for known in entries if known[len(namespace) :] == digests[0]), namespace)\n"
-        "        blocks = _first(range(len(digests)), unknown)",
+        "routing/core/stretches.py",
+        "row = self.where.get(namespace)",
+        "row = next((row for row in self.where.values() if digests and digests[0] in row), None)",
         ("tests/routing/core/test_residency.py",),
     ),
 ]
