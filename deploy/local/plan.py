@@ -140,6 +140,7 @@ class Plan:
             "SALTROUTE_ALLOWED_RANGES": options.allowed_ranges,
             "ROUTER_HOST": options.router_host,
             "ROUTER_PORT": str(options.router_port),
+            "ROUTER_RECORD_SAMPLE_PERCENT": self.base.get("ROUTER_RECORD_SAMPLE_PERCENT", "100"),  # on one machine every decision can be looked into
             "ROUTER_INTERNAL_PORT": str(options.router_internal_ports[number]),
             "ROUTER_ID": f"{first}-{number + 1}" if several else first,
         }

@@ -46,7 +46,15 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "key_revoke": lambda made, decision: f"/keys/{made.key_id}/revoke",
     "decisions": lambda made, decision: "/decisions",
     "decision": lambda made, decision: f"/decisions/{decision}",
+    "causes": lambda made, decision: "/causes",
+    "usage": lambda made, decision: "/usage",
+    "usage_export": lambda made, decision: "/usage/export",
+    "alerts": lambda made, decision: "/alerts",
     "audit": lambda made, decision: "/audit",
+}
+# Taken by POST alone.
+DEEDS: dict[str, Callable[[Made, uuid.UUID], str]] = {
+    "webhook_test": lambda made, decision: f"/alerts/webhooks/{decision}/test",
 }
 OPERATED = {"endpoint_try", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
 FOR_MORE_THAN_VIEWERS = OPERATED | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
@@ -63,7 +71,7 @@ def test_the_list_of_pages_is_complete() -> None:
         for pattern in urls.urlpatterns
         if isinstance(pattern, URLPattern) and issubclass(getattr(pattern.callback, "view_class", object), TenantPage)
     }
-    assert named == set(PAGES)
+    assert named == {*PAGES, *DEEDS}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -78,13 +86,13 @@ def test_owner_and_operator_get_it_and_the_viewer_reads_only(town: Town, as_owne
     assert town.viewer.get(url).status_code == (403 if name in FOR_MORE_THAN_VIEWERS else 200)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *DEEDS])
 def test_a_stranger_cannot_tell_it_from_what_does_not_exist(town: Town, as_owner: rows.AsOwner, name: str) -> None:
     """The same status, bytes and headers for another tenant's page, a tenant that is not there, and an object that is not there."""
     decision = rows.record(town.acorn)
     rows.store(as_owner, town.acorn, decision)
     rows.audit_run(town.acorn, id=decision.id)
-    path = PAGES[name](town.acorn, decision.id)
+    path = {**PAGES, **DEEDS}[name](town.acorn, decision.id)
     foreign = _answer(town.stranger.get(f"/t/acorn{path}"))
     assert foreign[0] == 404
     assert foreign == _answer(town.stranger.get(f"/t/nowhere{path}"))

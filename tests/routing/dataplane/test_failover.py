@@ -203,7 +203,7 @@ async def test_a_replica_taken_out_by_its_operator_gets_nothing_new(rig: Rig, st
 
 
 async def test_a_hundred_requests_do_not_wait_for_one_that_never_answers(make_rig: MakeRig) -> None:
-    rig = await make_rig(answer_s=2.0)
+    rig = await make_rig(answer_s=6.0)
     rig.a.script = Script(hold=asyncio.Event())
     replies = await asyncio.gather(*(rig.chat() for _ in range(100)))
     assert {reply.status for reply in replies} == {200}

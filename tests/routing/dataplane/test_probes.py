@@ -149,7 +149,7 @@ async def test_probes_teach_the_router_nothing_and_are_no_usage(rig: Rig) -> Non
 
     def learned() -> tuple[object, ...]:
         engine = plane.engine(rig.a.url)
-        return msgspec.json.encode(plane.endpoint_state(one.id)), plane.trust.sizes(), engine.mean_uncached_tokens
+        return repr(plane.endpoint_state(one.id)), plane.trust.sizes(), engine.mean_uncached_tokens
 
     before = learned()
     tokens = [line for line in plane.metrics.page().decode().splitlines() if line.startswith("saltroute_tokens_total")]
