@@ -25,10 +25,10 @@ def test_one_port_for_two_doors_is_refused() -> None:
 
 
 def test_each_router_has_an_internal_door() -> None:
-    options = Options.read({"ROUTERS": "3", "ROUTER_PORT": "9000"})
-    assert list(options.router_internal_ports) == [9001, 9002, 9003]
-    with pytest.raises(LaunchError, match="ROUTER_INTERNAL_PORT and CONTROL_PORT are both 9003"):
-        Options.read({"ROUTERS": "3", "ROUTER_PORT": "9000", "CONTROL_PORT": "9003"}).check_ports()
+    options = Options.read({"ROUTERS": "3", "ROUTER_PORT": "31900"})
+    assert list(options.router_internal_ports) == [31901, 31902, 31903]
+    with pytest.raises(LaunchError, match="ROUTER_INTERNAL_PORT and CONTROL_PORT are both 31903"):
+        Options.read({"ROUTERS": "3", "ROUTER_PORT": "31900", "CONTROL_PORT": "31903"}).check_ports()
     with pytest.raises(LaunchError, match="ROUTERS"):
         Options.read({"ROUTERS": "0"})
 
