@@ -13,9 +13,8 @@ from namespaces import roots
 from namespaces.root import RootError
 from routing.services import explanation
 from routing.services.explanation import Explained
-from tenants import queries
 from tenants.core.errors import NotFound, Refusal
-from tenants.models import PLATFORM_SLUG
+from tenants.management import tenant
 from tenants.scoping import tenant_scope
 
 
@@ -36,7 +35,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
         """Run it."""
-        tenant_id = self._tenant(options["tenant"])
+        tenant_id = tenant.named(options["tenant"])
         try:
             held = roots.held(tuple(settings.ROOT)) if settings.ROOT else None
             with tenant_scope(tenant_id):
@@ -55,17 +54,6 @@ class Command(BaseCommand):
         except Refusal as refusal:
             raise CommandError(f"{refusal.field or 'refused'}: {refusal.message}") from None
         self.stdout.write(_text(answer))
-
-    def _tenant(self, slug: str | None) -> Any:
-        refs = {ref.slug: ref.tenant_id for ref in queries.all_tenants()}
-        if slug is None:
-            customers = [one for one in refs if one != PLATFORM_SLUG]
-            if len(customers) != 1:
-                raise CommandError("there are several tenants, or none: name one with --tenant")
-            slug = customers[0]
-        if slug not in refs:
-            raise CommandError(f"there is no tenant {slug!r}")
-        return refs[slug]
 
 
 def _headers(lines: list[str]) -> dict[str, str]:

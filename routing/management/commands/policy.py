@@ -15,9 +15,8 @@ from routing.core.policy import RoutingPolicy
 from routing.models import Endpoint
 from routing.services import dry_run, policy_text
 from routing.services.dry_run import DryRun, Example
-from tenants import queries as tenant_queries
 from tenants.core.errors import NotFound, Refusal
-from tenants.models import PLATFORM_SLUG
+from tenants.management import tenant
 from tenants.scoping import tenant_scope
 
 
@@ -38,7 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
         """Run it."""
-        tenant_id = _tenant(options["tenant"])
+        tenant_id = tenant.named(options["tenant"])
         try:
             with tenant_scope(tenant_id):
                 endpoint = queries.endpoint(tenant_id, options["endpoint"])
@@ -49,18 +48,6 @@ class Command(BaseCommand):
         except Refusal as refusal:
             raise CommandError(f"{refusal.field or 'refused'}: {refusal.message}") from None
         self.stdout.write("\n".join(_lines(endpoint.name, name, found)))
-
-
-def _tenant(slug: str | None) -> UUID:
-    refs = {ref.slug: ref.tenant_id for ref in tenant_queries.all_tenants()}
-    if slug is None:
-        customers = [one for one in refs if one != PLATFORM_SLUG]
-        if len(customers) != 1:
-            raise CommandError("there are several tenants, or none: name one with --tenant")
-        slug = customers[0]
-    if slug not in refs:
-        raise CommandError(f"there is no tenant {slug!r}")
-    return refs[slug]
 
 
 def _policy(tenant_id: UUID, endpoint: Endpoint, version: int | None, file: Path | None) -> tuple[str, RoutingPolicy]:
