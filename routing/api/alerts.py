@@ -20,10 +20,9 @@ from routing.models import Alert, Webhook, WebhookDelivery
 from routing.services import alerts, slo, webhooks
 from tenants.api.base import TenantView, describe
 from tenants.api.bodies import Body, parse
-from tenants.api.pagination import page
+from tenants.api.pagination import filtered, page
 from tenants.api.schema import PAGING, changed, page_of
 from tenants.api.shapes import given
-from tenants.core.errors import Invalid
 from tenants.core.roles import Permission
 
 TAG = "alerts"
@@ -175,14 +174,7 @@ class AlertCollection(TenantView):
     def get(self, request: Request) -> Response:
         """Newest first; those that are over are kept for thirty days."""
         found = Alert.objects.filter(tenant_id=self.tenant_id)
-        for parameter in (_STATE, _KIND):
-            value = request.query_params.get(parameter.name)
-            if value is None:
-                continue
-            if value not in (parameter.enum or ()):
-                raise Invalid(f"Use one of: {', '.join(str(one) for one in parameter.enum or ())}.", field=parameter.name)
-            found = found.filter(**{parameter.name: value})
-        return self.answer(page(request, found).render(alert))
+        return self.answer(page(request, filtered(request, found, (_STATE, _KIND))).render(alert))
 
 
 class AlertItem(TenantView):

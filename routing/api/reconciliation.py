@@ -16,9 +16,8 @@ from routing.core.findings import State as FindingState
 from routing.models import ReconciliationFinding
 from routing.services.reconciliation import orders, reading, running
 from tenants.api.base import TenantView, describe
-from tenants.api.pagination import page
+from tenants.api.pagination import filtered, page
 from tenants.api.schema import PAGING, page_of
-from tenants.core.errors import Invalid
 from tenants.core.roles import Permission
 
 TAG = "reconciliation"
@@ -138,14 +137,7 @@ class ReconciliationFindings(TenantView):
     def get(self, request: Request) -> Response:
         """Newest first; resolved ones are kept for thirty days."""
         found = ReconciliationFinding.objects.filter(tenant_id=self.tenant_id)
-        for parameter in _FILTERS:
-            value = request.query_params.get(parameter.name)
-            if value is None:
-                continue
-            if value not in (parameter.enum or ()):
-                raise Invalid(f"Use one of: {', '.join(str(one) for one in parameter.enum or ())}.", field=parameter.name)
-            found = found.filter(**{parameter.name: value})
-        return self.answer(page(request, found).render(shown))
+        return self.answer(page(request, filtered(request, found, _FILTERS)).render(shown))
 
 
 class ReconciliationFindingItem(TenantView):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from tenants.core.errors import Invalid
@@ -51,6 +52,22 @@ def page(request: Request, rows: QuerySet[M], *, by: str = "-created_at") -> Pag
     more = len(found) > limit
     found = found[:limit]
     return Page(rows=found, next=_encode(getattr(found[-1], column), found[-1].pk) if more else None)
+
+
+def filtered(request: Request, rows: QuerySet[M], parameters: Iterable[OpenApiParameter]) -> QuerySet[M]:
+    """``rows`` narrowed by those of ``parameters`` that the caller gives; each is named like its column and takes one of its ``enum``.
+
+    Raises:
+        Invalid: another value.
+    """
+    for parameter in parameters:
+        value = request.query_params.get(parameter.name)
+        if value is None:
+            continue
+        if value not in (parameter.enum or ()):
+            raise Invalid(f"Use one of: {', '.join(str(one) for one in parameter.enum or ())}.", field=parameter.name)
+        rows = rows.filter(**{parameter.name: value})
+    return rows
 
 
 def limit_of(request: Request) -> int:
