@@ -32,6 +32,11 @@ class Namespace:
     salt: str = field(repr=False)  # "sr1-" + 43 characters base64url, 47 in all
     index_seed: bytes = field(repr=False)  # 32 bytes
 
+    @property
+    def key(self) -> bytes:
+        """The public id as 16 bytes: what everything that a router caches for the namespace is keyed by."""
+        return bytes.fromhex(self.public_id.removeprefix("ns-"))
+
 
 def derive(key: TenantKey, subject: Subject) -> Namespace:
     """Derive all names of ``subject`` under its tenant's key (about 30 us; callers keep the result).

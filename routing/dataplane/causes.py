@@ -191,7 +191,7 @@ def _history(plane: Plane, flight: Flight, noted: Noted) -> tuple[Compared | Non
     if flight.probe is not None or endpoint.entry.sharing == "none" or call.sequences != 1:
         return None, 0
     turns, owner = plane.causes.turns, flight.owner
-    key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+    key = namespace.key
     mine = prints(prompt.digests)
     conversation = _conversation(namespace.index_seed, flight)
     compared = turns.compare(key, conversation, mine, owner=owner)

@@ -82,7 +82,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         prompt=prompt,
         pool_rate=pool_rate,
         tau_s=state.age(learn.workload_of(call)).tau_s,
-        key=bytes.fromhex(namespace.public_id.removeprefix("ns-")),
+        key=namespace.key,
         tried=tried,
         now_s=now_s,
         pinned=flight.probe is not None,
@@ -148,7 +148,7 @@ def _pair(plane: Plane, flight: Flight, ask: Ask, decision: Decision, seen: tupl
 def _claim(plane: Plane, endpoint: EndpointView, namespace: Namespace, owner: bytes) -> None:
     """Tell the event index whose blocks carry this salt. A namespace that never comes back has none to find."""
     if endpoint.entry.sharing != "none":
-        key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+        key = namespace.key
         plane.events.claim(namespace.salt, ns_key=key, owner=owner, seed=namespace.index_seed)
 
 

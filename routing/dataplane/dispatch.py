@@ -19,15 +19,13 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from routing.core import body as bodies
 from routing.core import filters, sse, tracecontext
 from routing.core.breaker import Breaker
 from routing.core.verdict import OK, Verdict, judge, may_pass, misses_model, parse, safe_message
-from routing.dataplane import errors, transfer, upstream
+from routing.dataplane import errors, outgoing, transfer, upstream
 from routing.dataplane.errors import ApiError
 from routing.dataplane.inflight import Attempt, Flight
 from routing.dataplane.state import Plane
-from routing.dataplane.transfer import Handed
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 MAX_ATTEMPTS = 2
@@ -96,13 +94,13 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
             flight.end_attempt()
             continue
         tried.add(choice.replica.entry.id)
-        outgoing = _outgoing(flight, handed)
+        body = outgoing.body_for(flight, attempt, transfer=handed.params)
         headers = upstream.request_headers(
             choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex
         )
         attempt.span_id = tracecontext.span_id(headers["traceparent"])
         try:
-            answer, verdict = await _ask(plane, flight, attempt, path=engine_path, body=outgoing, headers=headers)
+            answer, verdict = await _ask(plane, flight, attempt, path=engine_path, body=body, headers=headers)
         except UpstreamFailed as failed:
             if failed.cause == "blocked":
                 choice.engine.health = "blocked"
@@ -160,24 +158,6 @@ def _is_shared(flight: Flight) -> bool:
 
 def _call_streams(flight: Flight) -> bool:
     return flight.call is not None and flight.call.stream
-
-
-def _outgoing(flight: Flight, handed: Handed) -> bytes:
-    """The body for the chosen engine. ``bodies.edit`` reads it again and refuses to hand out one that does not carry exactly our salt."""
-    call, namespace, endpoint, attempt = flight.call, flight.namespace, flight.endpoint, flight.attempt
-    if call is None or namespace is None or endpoint is None or attempt is None:
-        raise RuntimeError("nothing to send")
-    try:
-        return bodies.edit(
-            call.body,
-            engine=attempt.choice.replica.engine,
-            salt=namespace.salt,
-            served_model=endpoint.entry.served_model,
-            full_report=attempt.prediction.full_report,
-            transfer=handed.params,
-        )
-    except bodies.SaltError:
-        raise errors.isolation_unavailable() from None
 
 
 async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[Answer, Verdict]:

@@ -117,7 +117,7 @@ class Attempt:
         self.status: int | None = None
         self.error: str | None = None
         self.span_id: str | None = None  # of the CLIENT span, once the engine is asked
-        self._namespace = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+        self._namespace = namespace.key
         self._digests = prompt.digests
         self._owner = owner
         self._headers_seen = self._resident = self._told = self._released = False

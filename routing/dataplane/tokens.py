@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
-from namespaces.core.salts import Namespace
 from routing.core import parity
 from routing.core.parity import Pair, Parity
 from routing.core.snapshot import ModelEntry
@@ -63,11 +62,6 @@ class TokenDesk:
         return {"artifacts": self.artifacts(), "parity": parity.report(self.parity)}
 
 
-def ns_key(namespace: Namespace) -> bytes:
-    """The 16 bytes under which everything cached for a namespace is keyed."""
-    return bytes.fromhex(namespace.public_id.removeprefix("ns-"))
-
-
 def owner_of(flight: Flight) -> bytes:
     """Whose workers and budget a prompt takes: its tenant's. An audit's are apart from those of the tenant's requests and of other tenants' audits,
     since a worker that has run one tenant's template must never see another's text."""
@@ -107,7 +101,7 @@ async def _find(plane: Plane, flight: Flight) -> Found:
     try:
         async with asyncio.timeout(deadline_s + GRACE_S):
             result = await plane.tokens.prompts.tokens(
-                call.body.value, api=call.api, model=model, ns_key=ns_key(namespace), owner=owner_of(flight), deadline_s=deadline_s
+                call.body.value, api=call.api, model=model, ns_key=namespace.key, owner=owner_of(flight), deadline_s=deadline_s
             )
     except TimeoutError:
         return Found(why_not="deadline")

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from routing.core import body as bodies
 from routing.core import tracecontext
 from routing.core import transfer as wire
 from routing.core.breaker import Breaker
@@ -24,7 +23,7 @@ from routing.core.pairs import Pair
 from routing.core.record import TransferRecord, TransferResult
 from routing.core.stream import Usage
 from routing.core.verdict import Verdict, judge, parse
-from routing.dataplane import errors, learn, upstream
+from routing.dataplane import learn, outgoing, upstream
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 if TYPE_CHECKING:
@@ -96,16 +95,17 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
     Raises:
         ApiError: no salt can be put in.
     """
-    attempt, transfer = flight.prefill, flight.transfer
-    if attempt is None or transfer is None:
+    attempt, transfer, call = flight.prefill, flight.transfer, flight.call
+    if attempt is None or transfer is None or call is None:
         return NOTHING
     flight.alone = True
     replica = attempt.choice.replica
     headers = upstream.request_headers(replica, stream=False, presented_parents=trace_parents, trace_id=flight.decision_id.hex)
     attempt.span_id = tracecontext.span_id(headers["traceparent"])
-    outgoing = _first_body(flight, attempt)
+    written, left_out = wire.of_prefill(call.body.value)
+    body = outgoing.body_for(flight, attempt, written=written, left_out=left_out, transfer=wire.PREFILL)
     try:
-        answer, whole = await _ask(plane, attempt, path=path, body=outgoing, headers=headers)
+        answer, whole = await _ask(plane, attempt, path=path, body=body, headers=headers)
     except UpstreamFailed as failed:
         if failed.cause == "blocked":
             attempt.engine.health = "blocked"
@@ -133,26 +133,6 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
     flight.end_prefill()
     transfer.called_at_s = time.monotonic()
     return Handed(params=params)
-
-
-def _first_body(flight: Flight, attempt: Attempt) -> bytes:
-    call, namespace, endpoint = flight.call, flight.namespace, flight.endpoint
-    if call is None or namespace is None or endpoint is None:
-        raise RuntimeError("nothing to send")
-    written, left_out = wire.of_prefill(call.body.value)
-    try:
-        return bodies.edit(
-            call.body,
-            engine=attempt.choice.replica.engine,
-            salt=namespace.salt,
-            served_model=endpoint.entry.served_model,
-            full_report=attempt.prediction.full_report,
-            written=written,
-            left_out=left_out,
-            transfer=wire.PREFILL,
-        )
-    except bodies.SaltError:
-        raise errors.isolation_unavailable() from None
 
 
 async def _ask(plane: Plane, attempt: Attempt, *, path: str, body: bytes, headers: dict[str, str]) -> tuple[Upstream, bytes]:

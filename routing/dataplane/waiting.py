@@ -157,9 +157,7 @@ class Waiting:
 
     def left(self, plane: Plane, flight: Flight) -> None:
         """The flight ended, in whatever way: nobody waits for it any more, and its pool pays what it really cost."""
-        if flight.burst is not None:
-            heir = self._gate.lost(flight.burst, flight.serial)
-            self._open(() if heir is None else (heir,))
+        self.turned_away(flight)
         if flight.waiter is not None and (room := self._rooms.get(_pool_of(flight))) is not None:
             weight = flight.endpoint.pool.weight if flight.endpoint is not None else 1.0
             room.queue.settle(flight.waiter, _real_cost(flight), tenant_weight=weight)
@@ -181,7 +179,7 @@ class Waiting:
         if chosen.evidence == "event":
             held_blocks = int(chosen.matched_tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES)
         else:
-            key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+            key = namespace.key
             held_blocks = plane.index.settled(key, prompt.digests, choice.computes.replica.url, owner=flight.owner)
         position = held_blocks + int(gate.MIN_TOKENS * prompt.bytes_per_token / prefix.BLOCK_BYTES)
         if position >= len(prompt.digests):
@@ -233,15 +231,9 @@ class Waiting:
             why = self._join(plane, self._room(pool_id), waiting, choice, limit_s) or why
         if not waiting.waiters:
             raise self._refused(plane, flight, why)
-        plane.metrics.held.labels(reason="wait").inc()
         self._schedule(plane, 0.0)
         try:
-            async with asyncio.timeout(limit_s):
-                return await waiting.future
-        except TimeoutError:
-            if waiting.future.done() and not waiting.future.cancelled():
-                return waiting.future.result()
-            raise self._refused(plane, flight, "queue_timeout") from None
+            return await self._wait(plane, waiting, limit_s)
         finally:
             for pool_id in list(waiting.waiters):
                 self._leave(self._rooms[pool_id], waiting.serial)
@@ -261,20 +253,29 @@ class Waiting:
             raise self._refused(plane, flight, "queue_full")
         waiting = _Waiting(self._next_serial(), flight, asyncio.get_running_loop().create_future(), {}, tried=frozenset(tried))
         room.waiting[waiting.serial] = room.again[waiting.serial] = waiting
-        plane.metrics.held.labels(reason="wait").inc()
         self._schedule(plane, TICK_S)
+        try:
+            return await self._wait(plane, waiting, limit_s)
+        finally:
+            flight.waited_again_s += time.monotonic() - began_s
+            room.again.pop(waiting.serial, None)
+            room.waiting.pop(waiting.serial, None)
+            self.wake(plane)
+
+    async def _wait(self, plane: Plane, waiting: _Waiting, limit_s: float) -> Attempt:
+        """The attempt that is begun for whoever waits.
+
+        Raises:
+            ApiError: 429 ``queue_timeout`` after ``limit_s``; whatever the one who looked for a replica met.
+        """
+        plane.metrics.held.labels(reason="wait").inc()
         try:
             async with asyncio.timeout(limit_s):
                 return await waiting.future
         except TimeoutError:
             if waiting.future.done() and not waiting.future.cancelled():
                 return waiting.future.result()
-            raise self._refused(plane, flight, "queue_timeout") from None
-        finally:
-            flight.waited_again_s += time.monotonic() - began_s
-            room.again.pop(waiting.serial, None)
-            room.waiting.pop(waiting.serial, None)
-            self.wake(plane)
+            raise self._refused(plane, waiting.flight, "queue_timeout") from None
 
     def _resume(self, plane: Plane, room: _Room) -> None:
         """Start the second attempts that can start, the oldest first. None stands in another's way."""

@@ -62,7 +62,7 @@ def _prompts(rng: random.Random, blocks: int, count: int) -> list[openai.Call]:
 
 
 def _fill_history(plane: Plane, namespace: Namespace, owner: bytes, calls: list[openai.Call], rng: random.Random) -> None:
-    key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+    key = namespace.key
     chains = [prefix.chain(namespace.index_seed, call.prompt) for call in calls]
     for url in plane.replicas:
         engine = plane.engine(url)
@@ -82,7 +82,7 @@ def _fill_history(plane: Plane, namespace: Namespace, owner: bytes, calls: list[
 
 
 def _fill_events(plane: Plane, namespace: Namespace, owner: bytes, ids: list[array[int]], rng: random.Random) -> None:
-    key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+    key = namespace.key
     plane.events.claim(namespace.salt, ns_key=key, owner=owner, seed=namespace.index_seed)
     for url in plane.replicas:
         target = (url, 0)

@@ -109,7 +109,7 @@ async def measure(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with standard_rig(Path(folder)) as rig:
             plane, namespace = rig.router.plane, rig.namespace()
-            key = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+            key = namespace.key
             plane.events.claim(namespace.salt, ns_key=key, owner=rig.acme.tenant_id.bytes, seed=namespace.index_seed)
             numbers = [f"--{name}={getattr(options, name)}" for name in ("publishers", "blocks", "seconds", "batch", "tokens")]
             command = [sys.executable, "-m", "tests.bench.events_feed", "--salt", namespace.salt, *numbers]

@@ -232,7 +232,7 @@ _STRIPPING = [
     *(Mutant(f"{field} not stripped", "routing/core/engines/common.py", f'        "{field}",\n', "", ENGINES) for field in sorted(STRIPPED)),
     Mutant(
         "one route not stripped",
-        "routing/dataplane/dispatch.py",
+        "routing/dataplane/outgoing.py",
         "    try:\n        return bodies.edit(",
         '    if flight.route == "completions":\n'
         "        return bodies._join((name, bytes(raw)) for name, raw in call.body.members.items())\n"
@@ -242,7 +242,7 @@ _STRIPPING = [
     Mutant("vendor objects not stripped", "routing/core/body.py", "elif name in engine.stripped_inside:", "elif False:", BODY),
     Mutant(
         "client's salt forwarded",
-        "routing/dataplane/dispatch.py",
+        "routing/dataplane/outgoing.py",
         "salt=namespace.salt",
         'salt=call.body.value.get("cache_salt") or namespace.salt',
         PLANE_ISOLATION,
@@ -256,7 +256,7 @@ _STRIPPING = [
         PLANE_ISOLATION,
     ),
     Mutant("duplicate keys accepted", "routing/core/body.py", "if len(value) != len(pairs):", "if False:", BODY),
-    Mutant("public id sent as salt", "routing/dataplane/dispatch.py", "salt=namespace.salt", "salt=namespace.public_id", PLANE_ISOLATION),
+    Mutant("public id sent as salt", "routing/dataplane/outgoing.py", "salt=namespace.salt", "salt=namespace.public_id", PLANE_ISOLATION),
 ]
 
 _SNAPSHOTS = [
@@ -544,7 +544,7 @@ _TOKENS = [
     Mutant(
         "tokens warm for other namespaces of a tenant",
         "routing/dataplane/tokens.py",
-        "ns_key=ns_key(namespace)",
+        "ns_key=namespace.key",
         "ns_key=bytes(16)",
         (f"{TOKENS}::test_the_first_prompt_of_another_namespace_finds_nothing_warm",),
     ),
@@ -630,21 +630,21 @@ _TRANSFERS = [
         "transfer goes on unread",
         "routing/dataplane/transfer.py",
         'params = wire.believe(payload.get("kv_transfer_params"), hosts=hosts, request_id=headers["X-Request-Id"])',
-        'params = bodies._encode(payload.get("kv_transfer_params"))',
+        'params = __import__("msgspec").json.encode(payload.get("kv_transfer_params"))',
         (f"{PLANE_TRANSFERS}::test_what_an_engine_forges_goes_nowhere",),
     ),
     Mutant(
         "transfer kept for the plain request",
         "routing/dataplane/dispatch.py",
-        "            transfer=handed.params,\n",
-        '            transfer=handed.params or (b"{}" if flight.transfer else None),\n',
+        "transfer=handed.params)",
+        'transfer=handed.params or (b"{}" if flight.transfer else None))',
         (f"{PLANE_TRANSFERS}::test_a_transfer_that_breaks_is_repeated_plainly_on_the_same_replica",),
     ),
     Mutant(
         "transfer's first call without our salt",
-        "routing/dataplane/transfer.py",
-        "            salt=namespace.salt,\n",
-        "            salt=namespace.public_id,\n",
+        "routing/dataplane/outgoing.py",
+        "salt=namespace.salt",
+        "salt=namespace.public_id if left_out else namespace.salt",
         (f"{PLANE_TRANSFERS}::test_on_every_route_both_calls_carry_our_salt_and_no_transfer_of_the_clients",),
     ),
     Mutant(

@@ -28,7 +28,7 @@ async def send(rig: Rig, count: int, body: dict[str, Any] = CHAT, **more: Any) -
 
 
 def key_of(rig: Rig, key: str = KEY_A, scope_path: str = "") -> bytes:
-    return bytes.fromhex(rig.namespace(key, scope_path).public_id.removeprefix("ns-"))
+    return rig.namespace(key, scope_path).key
 
 
 def kappa(rig: Rig, key: str = KEY_A, scope_path: str = "") -> float:

@@ -62,7 +62,7 @@ def _matched(rig: Rig, body: dict[str, Any], *, key: str = KEY_A, scope: str = "
     """Blocks of a prompt that a router believes each engine holds, under the namespace of a key."""
     namespace = rig.namespace(key, scope)
     digests = chain(namespace.index_seed, prompt_units(body))
-    name = bytes.fromhex(namespace.public_id.removeprefix("ns-"))
+    name = namespace.key
     owner = (rig.acme if key == KEY_A else rig.globex).tenant_id.bytes
     index, now_s = rig.router.plane.index, time.monotonic()
     return {url: index.match(name, digests, url, now_s, owner=owner).blocks for url in (rig.a.url, rig.b.url)}
