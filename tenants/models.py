@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.db import models
 from django.db.models.functions import Lower
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
 from tenants.core.api_key import Kind
 from tenants.core.roles import Role
@@ -30,6 +33,7 @@ class User(AbstractBaseUser):
     name = models.CharField(max_length=200, blank=True, default="")
     is_active = models.BooleanField(default=True)
     is_platform_operator = models.BooleanField(default=False)
+    second_factor_at = models.DateTimeField(null=True, blank=True)  # since when signing in needs a code too; the secret is a SecondFactor
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects: ClassVar[UserManager] = UserManager()
@@ -44,6 +48,77 @@ class User(AbstractBaseUser):
     def __str__(self) -> str:
         return self.email
 
+    def get_session_auth_hash(self) -> str:
+        """What every session of this person carries. It changes with the password and with the second factor: sessions from before end."""
+        since = self.second_factor_at.isoformat() if self.second_factor_at else ""
+        return salted_hmac("saltroute.session", f"{self.password}\0{since}", algorithm="sha256").hexdigest()
+
+    def get_session_auth_fallback_hash(self) -> Iterator[str]:
+        """None: another SECRET_KEY ends every session."""
+        return iter(())
+
+
+class SecondFactor(models.Model):
+    """A person's TOTP secret, sealed under the sign-in key (tenants.core.second_factor). In force once ``User.second_factor_at`` is set."""
+
+    user = models.OneToOneField(User, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    secret = models.BinaryField(max_length=200)
+    last_step = models.BigIntegerField(null=True, blank=True)  # the newest 30 s step whose code was taken; none is taken twice
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return str(self.user_id)
+
+
+class RecoveryCode(models.Model):
+    """One of the codes that stand in for a lost second factor. Only its digest is stored; each is taken once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    digest = models.BinaryField(max_length=32)  # bound to the person, see tenants.core.second_factor
+    used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "digest"], name="recovery_code_once")]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class PersonSession(models.Model):
+    """A session of the console, as tenants.sessions keeps it. The cookie's key is stored as a digest alone; ``id`` names it to its owner."""
+
+    session_key = models.CharField(max_length=64, primary_key=True)  # SHA-256 of the key, hexadecimal
+    session_data = models.TextField()
+    expire_date = models.DateTimeField(db_index=True)
+    id = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, null=True, blank=True, related_name="+")  # null until somebody has signed in
+    created_at = models.DateTimeField(default=timezone.now)  # its life is counted from here
+    last_seen_at = models.DateTimeField(default=timezone.now)
+    peer_address = models.CharField(max_length=64, blank=True, default="")
+    browser = models.CharField(max_length=200, blank=True, default="")
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class OutgoingMail(models.Model):
+    """A mail that waits for a worker. It holds no link and no token: the worker makes them when it sends.
+
+    A wish to reset a password is queued whether or not the address has an account, so that asking takes the same work either way.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    kind = models.CharField(max_length=24)  # tenants.services.mail.KINDS
+    address = models.EmailField(max_length=254)
+    invitation_digest = models.BinaryField(max_length=32, null=True, blank=True)
+    attempts = models.IntegerField(default=0)
+    next_at = models.DateTimeField(db_index=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"
+
 
 class Tenant(models.Model):
     """A customer. ``config_version`` rises under a row lock with every change that routers must learn of."""
@@ -54,6 +129,7 @@ class Tenant(models.Model):
     config_version = models.BigIntegerField(default=1)
     epoch = models.IntegerField(default=1)
     suspended = models.BooleanField(default=False)
+    require_second_factor = models.BooleanField(default=False)  # of its members in the console; control tokens are not people
     deleted_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -93,6 +169,32 @@ class Membership(TenantRow):
 
     def __str__(self) -> str:
         return f"{self.user_id}:{self.role}"
+
+
+class Invitation(TenantRow):
+    """An e-mail address that was offered a role. The link's token is derived from ``nonce`` and the installation's secret; its digest finds the row."""
+
+    email = models.EmailField(max_length=254)
+    role = models.CharField(max_length=16, choices=[(role.value, role.value) for role in Role])
+    nonce = models.BinaryField(max_length=32)
+    digest = models.BinaryField(max_length=32)  # SHA-256 of the token
+    invited_by = models.CharField(max_length=254)
+    mail = models.CharField(max_length=8, default="queued")  # queued, sent, failed, none
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(TenantRow.Meta):
+        constraints = [
+            *TenantRow.Meta.constraints,
+            models.UniqueConstraint(fields=["digest"], name="invitation_digest_unique"),
+            models.UniqueConstraint(
+                fields=["tenant", "email"], condition=models.Q(accepted_at=None, revoked_at=None), name="invitation_open_once_per_address"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.email
 
 
 class Scope(TenantRow):

@@ -18,7 +18,7 @@ from tenants.core.api_key import Kind
 from tenants.core.errors import Forbidden, Invalid, NotFound
 from tenants.core.roles import Permission, Role, permissions
 from tenants.core.snapshot import KeyEntry, ScopeEntry
-from tenants.models import PLATFORM_SLUG, ApiKey, AuditEntry, Membership, Scope, Tenant, User
+from tenants.models import PLATFORM_SLUG, ApiKey, AuditEntry, Invitation, Membership, PersonSession, Scope, Tenant, User
 
 TENANT_HEADER = "X-Saltroute-Tenant"
 
@@ -35,6 +35,7 @@ class Seat:
     role: Role
     platform: bool = False
     suspended: bool = False
+    second_factor_required: bool = False  # of people in the console
 
     @property
     def permissions(self) -> frozenset[Permission]:
@@ -75,12 +76,12 @@ def key_status(key: ApiKey, now: datetime) -> KeyStatus:
 def tenants_of_user(user: User) -> list[Seat]:
     """The tenants in which a person has a seat, by slug; for a platform operator all of them."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT tenant_id, slug, name, role, suspended FROM saltroute_memberships(%s)", [user.id])
+        cursor.execute("SELECT tenant_id, slug, name, role, suspended, require_second_factor FROM saltroute_memberships(%s)", [user.id])
         rows = cursor.fetchall()
     platform = user.is_platform_operator and user.is_active
     # An operator who is also a member comes twice; the operator's row says owner.
     ranked = sorted(rows, key=lambda row: list(Role).index(Role(row[3])))
-    seats = {row[0]: Seat(tenant_id=row[0], slug=row[1], name=row[2], role=Role(row[3]), platform=platform, suspended=row[4]) for row in ranked}
+    seats = {row[0]: Seat(row[0], row[1], row[2], Role(row[3]), platform=platform, suspended=row[4], second_factor_required=row[5]) for row in ranked}
     return sorted(seats.values(), key=lambda seat: seat.slug)
 
 
@@ -105,6 +106,19 @@ def seat_of_user(user: User, slug: str | None) -> Seat:
     if len(seats) > 1:
         raise Invalid(f"You are a member of several tenants: name one in {TENANT_HEADER}.", field=TENANT_HEADER)
     return seats[0]
+
+
+def sessions_of(user: User) -> QuerySet[PersonSession]:
+    """A person's sessions that may still be good, newest use first; tenants.sessions holds their bounds."""
+    return PersonSession.objects.filter(user=user).order_by("-last_seen_at", "id")
+
+
+def invitation_by_digest(digest: bytes) -> tuple[UUID, UUID] | None:
+    """The tenant and id of the invitation whose token has this digest, in whatever state; None for any other."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tenant_id, invitation_id FROM saltroute_invitation(%s)", [digest])
+        row = cursor.fetchone()
+    return (row[0], row[1]) if row else None
 
 
 def all_tenants(*, deleted: bool = False) -> list[TenantRef]:
@@ -150,6 +164,29 @@ def member(tenant_id: UUID, reference: str) -> Membership:
         NotFound: none.
     """
     return _one(members(tenant_id), reference, Q(user__email=reference.strip().lower()))
+
+
+def invitations(tenant_id: UUID) -> QuerySet[Invitation]:
+    """Every invitation, accepted and revoked ones included; the state is :func:`invitation_state`."""
+    return Invitation.objects.filter(tenant_id=tenant_id)
+
+
+def invitation(tenant_id: UUID, reference: str) -> Invitation:
+    """An invitation by its id, or an open one by its address.
+
+    Raises:
+        NotFound: none.
+    """
+    return _one(invitations(tenant_id), reference, Q(email=reference.strip().lower(), accepted_at=None, revoked_at=None))
+
+
+def invitation_state(row: Invitation, now: datetime) -> str:
+    """``open``, ``accepted``, ``revoked`` or ``expired``: the one rule by which a link is good."""
+    if row.accepted_at is not None:
+        return "accepted"
+    if row.revoked_at is not None:
+        return "revoked"
+    return "open" if row.expires_at > now else "expired"
 
 
 def keys(tenant_id: UUID, kind: Kind) -> QuerySet[ApiKey]:

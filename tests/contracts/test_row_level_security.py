@@ -16,6 +16,7 @@ pytestmark = pytest.mark.django_db
 CROSS_TENANT_FUNCTIONS = {
     "saltroute_granted_pools",
     "saltroute_granted_replicas",
+    "saltroute_invitation",
     "saltroute_key_owner",
     "saltroute_memberships",
     "saltroute_pool_grantees",
