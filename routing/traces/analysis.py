@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from routing.traces.request import TraceRequest, tokens_in
 from routing.traces.stack import LeafFirstStack
@@ -23,6 +24,11 @@ LIMIT_BLOCKS = 250_000
 MAX_SESSIONS = 200_000  # beyond this many distinct sessions or scopes, those are not told apart any more
 MIN_GROUP = 20
 _GAP_STEPS = 8  # to an octave: gaps are known to 9 %
+# What an interrupted analysis keeps beside its stack and its owners' blocks.
+_KEPT = (
+    *("requests", "prompt_tokens", "output_tokens", "_ends_s", "_hit_tokens", "_new_blocks", "_gaps", "_parting", "_children", "_passed"),
+    *("_branch_requests", "_within"),
+)
 
 
 def ceiling(requests: Iterable[TraceRequest], block_tokens: int) -> float:
@@ -98,6 +104,17 @@ class _Seen:
             self.hit_tokens += tokens
         else:
             self.pairs.add(pair)
+
+    def state(self) -> dict[str, Any]:
+        """As plain data: blocks by owner, so that each owner is named once."""
+        blocks: dict[str, list[int]] = {owner: [] for owner in self.owners}
+        for owner, block in self.pairs:
+            blocks[owner].append(block)
+        return {"blocks": blocks, "hit_tokens": self.hit_tokens, "gave_up": self.gave_up}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.owners, self.hit_tokens, self.gave_up = set(state["blocks"]), state["hit_tokens"], state["gave_up"]
+        self.pairs = {(owner, block) for owner, blocks in state["blocks"].items() for block in blocks}
 
 
 @dataclass
@@ -182,6 +199,19 @@ class Analysis:
             self._children[parent] = self._children.get(parent, 0) + (child is not None)
         octave = 0 if matched == 0 else matched.bit_length()
         self._parting[octave] = self._parting.get(octave, 0) + 1
+
+    def state(self) -> dict[str, Any]:
+        """What was found so far, as plain data: an analysis of the same settings that is given it goes on as this one would."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return {**kept, "stack": self._stack.state(), "sessions": self._sessions.state(), "scopes": self._scopes.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`state`; an analysis of other settings would make nonsense of it."""
+        for name in _KEPT:
+            setattr(self, name, state[name])
+        self._passed = {block: (position, requests) for block, (position, requests) in self._passed.items()}
+        for part, kept in ((self._stack, "stack"), (self._sessions, "sessions"), (self._scopes, "scopes")):
+            part.restore(state[kept])
 
     def report(self) -> Report:
         """What was found so far."""

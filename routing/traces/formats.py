@@ -16,10 +16,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import heapq
+import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Protocol
 
 import msgspec
 
@@ -35,6 +38,27 @@ MAX_BLOCKS = 1 << 20  # of one request
 MAX_TOKENS = 1 << 26  # of one request
 TEXT_GAP_S = 1.0  # between the beginnings of two dialogues that carry no time
 TURN_GAP_S = 15.0  # between an answer and the next turn, where no time is recorded
+
+
+class Source(Protocol):
+    """Where a trace's bytes come from: a path, or something that opens like one. Its name tells gzip (``.gz``) and session files (``.json``)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A file that was sent and lies nowhere. ``max_bytes``: how long it may be when it is unpacked."""
+
+    name: str
+    content: bytes
+    max_bytes: int
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]:  # noqa: ARG002 - as a path's
+        return io.BytesIO(self.content)
 
 
 class TraceError(ValueError):
@@ -87,14 +111,14 @@ class _Fields:
         return tuple(value)
 
 
-def read(path: Path, *, key: bytes = b"") -> Trace:
+def read(path: Source, *, key: bytes = b"") -> Trace:
     """Open a trace: a file of any known format, or a folder of session files. ``key`` names the digests of text.
 
     Raises:
         FileNotFoundError: nothing is there.
         TraceError: the format is not known, or (while reading) a line does not keep to it.
     """
-    if path.is_dir():
+    if isinstance(path, Path) and path.is_dir():
         files = sorted(one for one in path.iterdir() if one.name.endswith((".json", ".json.gz")))
         if not files:
             raise TraceError(path.name, 1, "(folder)", "holds no session files (*.json, *.json.gz)")
@@ -108,23 +132,30 @@ def read(path: Path, *, key: bytes = b"") -> Trace:
     if "hash_ids" in fields.content:
         block_tokens = fields.count("block_tokens", default=MOONCAKE_BLOCK_TOKENS)
         return Trace(path.name, block_tokens, True, _mooncake(path, block_tokens))
+    if "requests" in fields.content:
+        return _sessions(path.name, [path])
     if "messages" in fields.content or "prompt" in fields.content:
         return Trace(path.name, TEXT_BLOCK_TOKENS, "timestamp" in fields.content, _text(path, key))
-    raise fields.error("(line)", "has none of hash_ids, messages, prompt: not a format that is known")
+    raise fields.error("(line)", "has none of hash_ids, requests, messages, prompt: not a format that is known")
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+@contextmanager
+def _open(path: Source) -> Iterator[IO[bytes]]:
+    with path.open("rb") as raw:
+        yield gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw  # type: ignore[misc]  # what it lacks of IO nobody asks for
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
+def _lines(path: Source) -> Iterator[tuple[int, bytes]]:
+    number, read_bytes, max_bytes = 0, 0, getattr(path, "max_bytes", None)
     try:
         with _open(path) as lines:
             while line := lines.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
                     raise TraceError(path.name, number, "(line)", f"is longer than {MAX_LINE_BYTES} bytes")
+                read_bytes += len(line)
+                if max_bytes is not None and read_bytes > max_bytes:
+                    raise TraceError(path.name, number, "(file)", f"is longer than {max_bytes} bytes when unpacked")
                 if line.strip():
                     yield number, line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -138,7 +169,7 @@ def _decoded(name: str, number: int, line: bytes) -> tuple[int, object]:
         raise TraceError(name, number, "(line)", f"is not JSON: {error}") from error
 
 
-def _mooncake(path: Path, block_tokens: int) -> Iterator[TraceRequest]:
+def _mooncake(path: Source, block_tokens: int) -> Iterator[TraceRequest]:
     began_s, before_s = None, 0.0
     for number, line in _lines(path):
         fields = _Fields(path.name, *_decoded(path.name, number, line))
@@ -162,7 +193,7 @@ def _mooncake(path: Path, block_tokens: int) -> Iterator[TraceRequest]:
         )
 
 
-def _sessions(name: str, files: Iterable[Path]) -> Trace:
+def _sessions(name: str, files: Iterable[Source]) -> Trace:
     """Session files merged by time: each is loaded whole (one session), its ids moved into a range of its own where they are local to it."""
     streams, block_tokens = [], 0
     for place, path in enumerate(files):
@@ -209,7 +240,7 @@ def _session(name: str, head: _Fields, place: int, block_tokens: int) -> list[Tr
     return found
 
 
-def _text(path: Path, key: bytes) -> Iterator[TraceRequest]:
+def _text(path: Source, key: bytes) -> Iterator[TraceRequest]:
     before_s = 0.0
     for place, (number, line) in enumerate(_lines(path)):
         fields = _Fields(path.name, *_decoded(path.name, number, line))

@@ -192,6 +192,8 @@ class Replay:
             self._look(now_s, None)
 
     def _follows(self, number: int, flight: _Flight, decision: Decision, now_s: float) -> bool:
+        if self.router.policy.policy != "ettft":  # as in the live router: the baselines are what they are called
+            return False
         chosen, size = decision.chosen, self.fleet.block_tokens
         held_tokens = chosen.matched_tokens if chosen.evidence == "event" else 0
         position = held_tokens // size + gate.MIN_TOKENS // size

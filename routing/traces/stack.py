@@ -13,7 +13,8 @@ everybody shares says nothing. A block's id stands for its whole prefix, so ever
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _MASK = (1 << 64) - 1
 _FULL = 1 << 64
@@ -105,6 +106,24 @@ class LeafFirstStack:
         for block in [block for block in self._slots if not self.keeps(block)]:
             del self._slots[block]
             self.uses.pop(block, None)
+        self._compact()
+
+    def state(self) -> dict[str, Any]:
+        """All that a stack is, as plain data: :meth:`restore` makes the same one of it."""
+        return {
+            "weight": self.weight,
+            "heavy": sorted(self._heavy),
+            "blocks": list(self._slots),  # least recent first
+            "times_s": [self._times[slot] for slot in self._slots.values()],
+            "uses": self.uses,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what ``state`` was taken of, whose limit must have been the same."""
+        self.weight, self._heavy, self.uses = state["weight"], set(state["heavy"]), dict(state["uses"])
+        self._threshold = _FULL // self.weight
+        self._slots = {block: place for place, block in enumerate(state["blocks"])}
+        self._times = array("d", state["times_s"])
         self._compact()
 
     def _add(self, slot: int, amount: int) -> None:
