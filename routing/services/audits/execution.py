@@ -75,8 +75,8 @@ class OutOfBounds(Exception):
 
 
 class Execution:
-    """One run. ``left_tokens`` bounds what it may cost; confirming a suspicion may go over it. ``late`` says that time is up; ``busy`` that others
-    load the engine, which makes times useless."""
+    """One run. ``left_tokens`` bounds what it may cost; confirming a suspicion may go over it. What only sharpens the bound leaves enough
+    of them for ``reserved_runs`` later runs. ``late`` says that time is up; ``busy`` that others load the engine, which makes times useless."""
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class Execution:
         block_tokens: int,
         sizes: Sizes,
         left_tokens: int,
+        reserved_runs: int = 0,
         late: Callable[[], bool] = lambda: False,
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -96,6 +97,7 @@ class Execution:
         self._block_tokens = block_tokens
         self._sizes = sizes
         self._left_tokens = left_tokens
+        self._reserved_runs = reserved_runs
         self._late = late
         self._busy = busy
         self._threshold_tokens = block_tokens
@@ -213,10 +215,15 @@ class Execution:
         tried.verdict = verdict
 
     def _more_of_two_salts(self) -> None:
-        """More of the one class that most rows come down to, for the bound on the rate of failures. The budget may end it; it has passed by then."""
+        """More of the one class that most rows come down to, for the bound on the rate of failures. The budget may end it; it has passed by then, and
+        what later audits need at least is left to them: a new build must not find the day's tokens spent on a sharper bound for the old one.
+        """
         tried = next(one for one in self.findings.tried if one.case is two_salts.CASE)
         probes = two_salts.CASE.plan(self._facts) or ()
+        least_tokens = self.findings.computed_tokens  # every case once, in this engine's own tokens
         for _ in range(self._sizes.rounds):
+            if self.findings.computed_tokens + cost_tokens(probes) > self._left_tokens - self._reserved_runs * least_tokens:
+                return
             held = tried.verdict
             self._judged(tried, probes)
             if tried.verdict.outcome is Outcome.INCONCLUSIVE and not tried.verdict.odd:
@@ -335,9 +342,7 @@ class Execution:
     def _listed(self, reason: str) -> Findings:
         """Nothing was tried: every case is listed with the reason."""
         found = self.findings
-        found.tried = [
-            Tried(case, _untried(case) if case.plan(self._facts) is None else Verdict(Outcome.INCONCLUSIVE, reason)) for case in CASES
-        ]
+        found.tried = [Tried(case, _untried(case) if case.plan(self._facts) is None else Verdict(Outcome.INCONCLUSIVE, reason)) for case in CASES]
         found.reason = reason
         return found
 

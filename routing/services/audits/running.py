@@ -30,6 +30,7 @@ from tenants.scoping import tenant_scope
 LOAD_AGE_S = 1.0  # how old a router's word on an engine's queue may be
 VALKEY_S = 0.5
 MAX_ROUNDS = 500
+RESERVED_RUNS = 2  # that an audit without given sizes leaves tokens for on the same day: another build may answer any time
 PROBING_PART = 0.8  # of the time that the replica is taken for
 
 
@@ -134,6 +135,7 @@ def _probed(job: _Job, *, publish_key: bytes, clock: Callable[[], float]) -> Fin
         block_tokens=job.block_tokens,
         sizes=sizes_of(order.sizes),
         left_tokens=job.begun.left_tokens,
+        reserved_runs=0 if order.sizes else RESERVED_RUNS,  # who names the sizes means them
         late=lambda: clock() > ends_s,
         busy=_Load(job.url, clock).busy,
     )

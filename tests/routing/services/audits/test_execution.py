@@ -172,6 +172,18 @@ def test_a_budget_for_one_round_of_each_case_is_enough_to_pass() -> None:
     assert found.computed_tokens <= least + 5000
 
 
+def test_a_sharper_bound_leaves_tokens_for_later_runs_of_the_day() -> None:
+    """Two more must fit in what a run of the usual sizes leaves, whatever it would have liked to try; told to keep nothing, it tries everything."""
+    left_tokens, spent = 200_000, []
+    for reserved_runs in (2, 1, 0):
+        found = audit(Engine(), left_tokens=left_tokens, sizes=Sizes(), reserved_runs=reserved_runs)
+        assert found.outcome is Outcome.PASS
+        left_tokens -= found.computed_tokens
+        spent.append(found.computed_tokens)
+    assert left_tokens >= 0
+    assert max(spent) < 120_000 < audit(Engine(), left_tokens=200_000, sizes=Sizes()).computed_tokens
+
+
 def test_time_ends_a_run() -> None:
     calls = iter(range(1000))
     assert audit(Engine(), late=lambda: next(calls) > 30).event is Event.INCOMPLETE
