@@ -15,7 +15,7 @@ from namespaces.audit.case import Case, Expect, Facts, Outcome, Probe, Seen, Ver
 from namespaces.audit.cases import CASES, two_salts
 from namespaces.audit.states import Event
 from namespaces.audit.timing import Reading, Times
-from routing.services.audits.prompts import WORDS_A_PROMPT, prompt
+from routing.services.audits.prompts import WORDS_A_PROMPT, prompt, words_for
 
 Send = Callable[[Probe, str], Seen]
 NEGATIVE = (Expect.APART, Expect.REFUSED_OR_APART)
@@ -101,6 +101,7 @@ class Execution:
         self._late = late
         self._busy = busy
         self._threshold_tokens = block_tokens
+        self._words = WORDS_A_PROMPT  # until the engine's tokenizer is known
         self._untimed: set[int] = set()  # ids of answers whose times do not count
         self._stop = ""
         self._confirmed_case = ""  # one confirmed case is enough: the others of the same run are then listed on one sample
@@ -127,6 +128,7 @@ class Execution:
             self._stop = f"the router answered {bad.status} to the first probe" if bad.status else "the router did not answer"
             return False
         told = [(seen.cached_tokens, seen.prompt_tokens or WORDS_A_PROMPT) for seen in (first, second)]
+        self._words = words_for(min(prompt_tokens for _, prompt_tokens in told))
         if any(cached is None for cached, _ in told):
             self.findings.reported = False
             return True
@@ -138,7 +140,7 @@ class Execution:
         return True
 
     def _one(self, probe: Probe) -> Seen:
-        seen = self._send(probe, prompt(self._rng))
+        seen = self._send(probe, prompt(self._rng, self._words))
         self._count(probe, seen)
         return seen
 
@@ -168,7 +170,7 @@ class Execution:
         if self._late():
             raise OutOfBounds("out of time")
         if probe.prompt not in texts:
-            texts[probe.prompt] = prompt(self._rng)
+            texts[probe.prompt] = prompt(self._rng, self._words)
         seen = self._send(probe, texts[probe.prompt])
         self._count(probe, seen)
         return seen

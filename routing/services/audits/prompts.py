@@ -19,6 +19,13 @@ land lane last late lead left less life lift like line link list live load loan 
 """
 WORDS = tuple(_TEXT.split())
 
+LEAST_WORDS = WORDS_A_PROMPT // 4  # whatever an engine says of its tokens
+
+
+def words_for(prompt_tokens: int) -> int:
+    """How many words make a prompt of WORDS_A_PROMPT tokens where that many words made one of ``prompt_tokens``; never more words than that."""
+    return min(WORDS_A_PROMPT, max(LEAST_WORDS, -(-WORDS_A_PROMPT * WORDS_A_PROMPT // max(1, prompt_tokens))))
+
 
 def prompt(rng: Random, words: int = WORDS_A_PROMPT) -> str:
     """One prompt. ``rng`` must not be seeded by anything that another run shares."""

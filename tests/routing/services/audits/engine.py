@@ -24,6 +24,7 @@ class Engine:
     forged: int | None = None
     forged_from: int = 0
     template_tokens: int = 0
+    tokens_a_word: int = 1
     noise_s: float = 0.002
     failing: set[int] = field(default_factory=set)  # numbers of requests that are answered by 503
     token_s: float = 0.0001
@@ -39,7 +40,7 @@ class Engine:
         if probe.hostile is not None and probe.hostile.count("cache_salt") == 2 and '{"cache' not in probe.hostile:
             return Seen(probe.label, 400)
         template = ["template"] * self.template_tokens if probe.route == "chat" else []
-        words = [*template, *prompt.split()]
+        words = [*template, *(word for word in prompt.split() for _ in range(self.tokens_a_word))]
         key = self._key(probe)
         blocks = [(key, tuple(words[: end])) for end in range(BLOCK_TOKENS, len(words), BLOCK_TOKENS)]
         held = 0

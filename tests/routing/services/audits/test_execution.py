@@ -11,7 +11,7 @@ from namespaces.audit.case import Facts, Outcome
 from namespaces.audit.cases import CASES
 from namespaces.audit.states import Event
 from routing.services.audits.execution import Execution, Findings, Sizes, cost_tokens
-from routing.services.audits.prompts import WORDS, prompt
+from routing.services.audits.prompts import LEAST_WORDS, WORDS, WORDS_A_PROMPT, prompt, words_for
 from tests.routing.services.audits.engine import BLOCK_TOKENS, Engine
 
 FACTS = Facts(engine="vllm", adapters=("ada", "bob"))
@@ -197,6 +197,19 @@ def test_what_the_usual_sizes_cost() -> None:
     assert 120_000 < reported.computed_tokens < 160_000
     assert timed.computed_tokens < 300_000
     assert sum(tried.verdict.negative_probes for tried in timed.tried if tried.case.name == "two_salts") == 100
+
+
+def test_a_tokenizer_that_makes_more_of_each_word_costs_no_more() -> None:
+    """Prompts are measured in the engine's own tokens, once it has told how many the first ones were; it still tells sharing apart."""
+    plain, coarse = audit(Engine(), sizes=Sizes()), audit(Engine(tokens_a_word=3), sizes=Sizes())
+    assert (coarse.outcome, coarse.negatives) == (Outcome.PASS, plain.negatives)
+    assert coarse.computed_tokens < 1.1 * plain.computed_tokens
+    assert audit(Engine(tokens_a_word=3, salt_mode="ignore_salt")).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("told", [0, 1, 1040, 2600, 10**9])
+def test_no_word_of_an_engine_makes_prompts_short_or_endless(told: int) -> None:
+    assert LEAST_WORDS <= words_for(told) <= WORDS_A_PROMPT
 
 
 def test_no_adapter_no_case_and_it_says_so() -> None:
