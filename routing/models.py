@@ -10,6 +10,7 @@ from namespaces.audit.states import State
 from routing.core.findings import SEVERITIES
 from routing.core.findings import State as FindingState
 from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaRole, ReplicaState, SharingLevel
+from routing.quota_models import Quota as Quota  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import DecisionRow as DecisionRow  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import RecordAccount as RecordAccount  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import RecordSettings as RecordSettings  # noqa: PLC0414 - read from here by everybody
