@@ -14,6 +14,7 @@ from routing.quota_models import Quota as Quota  # noqa: PLC0414 - read from her
 from routing.record_models import DecisionRow as DecisionRow  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import RecordAccount as RecordAccount  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import RecordSettings as RecordSettings  # noqa: PLC0414 - read from here by everybody
+from routing.record_models import ReplicaStateRow as ReplicaStateRow  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import RollupRow as RollupRow  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import UsageRow as UsageRow  # noqa: PLC0414 - read from here by everybody
 from tenants.models import TenantRow

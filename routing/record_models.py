@@ -41,8 +41,12 @@ class DecisionRow(TenantRow):
 
 
 class RollupRow(TenantRow):
-    """Requests of some minutes added up: routing.core.rollup.Rollup. Rows of one key are parts of a sum: ingest adds, ``rollups.fold`` merges."""
+    """Requests of some minutes added up: routing.core.rollup.Rollup. Rows of one key are parts of a sum: ingest adds, ``rollups.fold`` merges.
 
+    ``grain`` says which parts of the key a row is of (routing.core.rollup.GRAINS): each request is in one row of every grain, so a sum reads one.
+    """
+
+    grain = models.SmallIntegerField(default=0)
     start_at = models.DateTimeField()
     width_s = models.IntegerField()
     endpoint_id = models.UUIDField(null=True, blank=True)
@@ -56,14 +60,19 @@ class RollupRow(TenantRow):
     reported_prompt_tokens = models.BigIntegerField()
     matched_tokens = models.BigIntegerField()
     expected_tokens = models.BigIntegerField()
+    ceiling_tokens = models.BigIntegerField(default=0)
     slo_missed = models.BigIntegerField()
     saved_us = models.BigIntegerField()
     codes = models.JSONField(default=dict)
+    causes = models.JSONField(default=dict)  # routing.core.cause_sum.CauseSum
     histograms = models.BinaryField()
 
     class Meta(TenantRow.Meta):
         constraints = []
-        indexes = [models.Index(fields=["tenant", "start_at"], name="rollup_by_time")]
+        indexes = [
+            models.Index(fields=["tenant", "grain", "start_at"], name="rollup_by_time"),
+            models.Index(fields=["tenant", "endpoint_id", "grain", "start_at"], name="rollup_by_endpoint"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.start_at} {self.outcome}"
@@ -88,6 +97,35 @@ class UsageRow(TenantRow):
 
     def __str__(self) -> str:
         return f"{self.day}"
+
+
+class ReplicaStateRow(TenantRow):
+    """What routers saw of one replica in some seconds, as sums: routing.core.replica_state.Sums. The tenant is the owner of the replica's pool."""
+
+    start_at = models.DateTimeField()
+    width_s = models.IntegerField()
+    replica_id = models.UUIDField()
+    router_id = models.CharField(max_length=200)
+    observed_us = models.BigIntegerField()
+    busy_us = models.BigIntegerField()
+    request_us = models.BigIntegerField()
+    event_us = models.BigIntegerField()
+    evicted_blocks = models.BigIntegerField()
+    kv_samples = models.BigIntegerField()
+    kv_used_ppm = models.BigIntegerField()
+    block_samples = models.BigIntegerField()
+    resident_blocks = models.BigIntegerField()
+    distinct_blocks = models.BigIntegerField()
+
+    class Meta(TenantRow.Meta):
+        constraints = []  # nothing refers to a state
+        indexes = [
+            models.Index(fields=["tenant", "start_at"], name="replica_state_by_time"),
+            models.Index(fields=["tenant", "replica_id", "start_at"], name="replica_state_by_replica"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.replica_id} {self.start_at}"
 
 
 class RecordSettings(TenantRow):

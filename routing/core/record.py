@@ -188,6 +188,22 @@ def saved_us(record: DecisionRecord) -> int:
     return round(record.cached_tokens / rate * 1e6)
 
 
+_NOBODY_SENT = ("changed", "namespace_changed", "never_seen")  # misses (routing.core.cause) that no cache could have served
+_MAX_TOKENS = 2**40
+
+
+def ceiling_tokens(record: DecisionRecord) -> int:
+    """Prompt tokens that some earlier request of the namespace had, as far as the router remembers: what a cache that forgets nothing would serve.
+
+    At least what was cached. Without a cause it is what was cached. An estimate from below: a router's memory is bounded.
+    """
+    prompt, cached = (min(_MAX_TOKENS, max(0, count or 0)) for count in (record.prompt_tokens, record.cached_tokens))
+    sent = 0
+    if (cause := record.cause) is not None:
+        sent = cause.warm_tokens - sum(cause.missed_tokens.get(why, 0) for why in _NOBODY_SENT)
+    return max(cached, min(prompt, sent))
+
+
 class RecordError(Exception):
     """A stream entry is not an authentic record."""
 

@@ -1,25 +1,40 @@
 """Records added up: by the minute for how well it goes, by the day for who used what. Whole numbers only, so a sum is the same in any order.
 
 Rollups of the same key are merged by :meth:`Rollup.plus`, which is associative and commutative: rows are written as batches arrive, and folded later.
+
+Of each minute there are sums of several grains, so that a question about a thousand endpoints reads no row of each of their replicas: ``detail`` has
+every part of the key, ``endpoint`` and ``scope`` one of them, ``total`` neither. Coarser sums hold no causes and fewer distributions.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 from uuid import UUID
 
 import msgspec
 
+from routing.core import cause_sum
+from routing.core.cause_sum import CauseSum
 from routing.core.histogram import EMPTY, Histogram, HistogramError
-from routing.core.record import DecisionRecord, saved_us
+from routing.core.record import DecisionRecord, ceiling_tokens, saved_us
 
 MINUTE_S = 60
 # Rows older than the first number of seconds are folded to this width. A range of 6 h is drawn in steps of 7.5 minutes, a day in half hours.
 WIDTHS = ((25 * 3600, 3600), (7 * 3600, 600))
+Grain = Literal["detail", "endpoint", "scope", "total"]
+GRAINS: tuple[Grain, ...] = get_args(Grain)  # a row says which by its place here
+# By endpoint there are as many rows as endpoints in each step, so steps are wide early. A range begins with one of its widest step.
+WIDTHS_OF: dict[Grain, tuple[tuple[int, int], ...]] = {
+    "detail": WIDTHS,
+    "endpoint": ((49 * 3600, 6 * 3600), (7 * 3600, 3600), (75 * 60, 1800), (20 * 60, 300)),
+    "scope": WIDTHS,
+    "total": WIDTHS,
+}
+COARSE_OBSERVED = ("ttft_s", "e2e_s", "tpot_s", "queue_s")
 MAX_TOKENS = 2**40  # of one request; what is beyond was no engine's count
 OBSERVED = ("ttft_s", "e2e_s", "tpot_s", "queue_s", "prompt_tokens", "cached_tokens", "completion_tokens")
 _decoder = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -36,6 +51,7 @@ class Key(NamedTuple):
     scope_id: UUID | None
     replica_id: str
     outcome: str
+    grain: Grain = "detail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +65,11 @@ class Rollup:
     reported_prompt_tokens: int = 0
     matched_tokens: int = 0  # of those: what the router's index held for the chosen replica
     expected_tokens: int = 0  # of those: the same, discounted by trust, as the decision used it
+    ceiling_tokens: int = 0  # of those: what an engine that forgets nothing would have had, see record.ceiling_tokens
     slo_missed: int = 0
     saved_us: int = 0
     codes: Mapping[str, int] = field(default_factory=dict)  # by our error code
+    causes: CauseSum = cause_sum.NONE
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # by a name of OBSERVED
 
     def plus(self, other: Rollup) -> Rollup:
@@ -63,7 +81,7 @@ class Rollup:
         histograms = dict(self.histograms)
         for name, histogram in other.histograms.items():
             histograms[name] = histograms.get(name, EMPTY).plus(histogram)
-        return Rollup(**sums, codes=codes, histograms=histograms)
+        return Rollup(**sums, codes=codes, causes=self.causes.plus(other.causes), histograms=histograms)
 
     def encoded_histograms(self) -> bytes:
         return _encoder.encode({name: histogram.encode() for name, histogram in self.histograms.items()})
@@ -77,6 +95,7 @@ SUMS = (
     "reported_prompt_tokens",
     "matched_tokens",
     "expected_tokens",
+    "ceiling_tokens",
     "slo_missed",
     "saved_us",
 )
@@ -118,9 +137,9 @@ def decode_histograms(data: bytes) -> dict[str, Histogram]:
         raise HistogramError("malformed") from None
 
 
-def width_s(age_s: float) -> int:
+def width_s(age_s: float, grain: Grain = "detail") -> int:
     """How wide the rows of this age should be."""
-    return next((width for older_than_s, width in WIDTHS if age_s > older_than_s), MINUTE_S)
+    return next((width for older_than_s, width in WIDTHS_OF[grain] if age_s > older_than_s), MINUTE_S)
 
 
 def rollups(records: Iterable[DecisionRecord]) -> dict[Key, Rollup]:
@@ -131,6 +150,21 @@ def rollups(records: Iterable[DecisionRecord]) -> dict[Key, Rollup]:
         key = Key(record.tenant_id, start_s, MINUTE_S, record.endpoint_id, record.scope_id, (record.replica_id or "")[:64], record.outcome)
         grouped.setdefault(key, []).append(record)
     return {key: _rollup(members) for key, members in grouped.items()}
+
+
+def coarser(found: Mapping[Key, Rollup]) -> dict[Key, Rollup]:
+    """The sums of the other grains, of sums in detail."""
+    coarse: dict[Key, Rollup] = {}
+    for key, one in found.items():
+        less = replace(one, causes=cause_sum.NONE, histograms={name: one.histograms[name] for name in COARSE_OBSERVED if name in one.histograms})
+        bare = key._replace(endpoint_id=None, scope_id=None, replica_id="")
+        for at in (
+            bare._replace(endpoint_id=key.endpoint_id, grain="endpoint"),
+            bare._replace(scope_id=key.scope_id, grain="scope"),
+            bare._replace(grain="total"),
+        ):
+            coarse[at] = coarse[at].plus(less) if at in coarse else less
+    return coarse
 
 
 def usages(records: Iterable[DecisionRecord]) -> dict[UsageKey, Usage]:
@@ -167,9 +201,11 @@ def _rollup(records: list[DecisionRecord]) -> Rollup:
         reported_prompt_tokens=sum(_tokens(one.prompt_tokens) for one in reported),
         matched_tokens=sum(min(_tokens(one.matched_tokens), _tokens(one.prompt_tokens)) for one in reported),
         expected_tokens=sum(min(_whole(one.expected_cached_tokens), _tokens(one.prompt_tokens)) for one in reported),
+        ceiling_tokens=sum(ceiling_tokens(one) for one in reported),
         slo_missed=sum(one.slo_ttft_s is not None and one.ttft_s is not None and one.ttft_s > one.slo_ttft_s for one in records),
         saved_us=sum(saved_us(one) for one in records),
         codes=codes,
+        causes=cause_sum.of(one.cause for one in records),
         histograms={name: Histogram.of(found) for name, found in values.items() if found},
     )
 

@@ -3,8 +3,8 @@
 An entry is acknowledged only after the commit that stores it; a repeat meets its own id and does nothing. The role that writes may only INSERT:
 ``ON CONFLICT DO NOTHING`` without a target is the one form that needs no right to read, which a target or COPY's staging table would.
 
-Rollups, usage and the account of each router are written in the same transaction, from the rows that are new in it. Which those are the role cannot
-read either, but PostgreSQL says how many rows a statement inserted: where that is not all of them, the batch is taken back and goes in one by one.
+Rollups, usage and the account of each router are written in the same transaction, from the rows that are new in it (:mod:`record_store`). States of
+replicas come the same way, marked as such, and are stored apart: they count nothing that a record counts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
-from uuid import uuid4
+from typing import Any, TypeVar
 
-import msgspec
 import redis
-from django.db import DataError, IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, connection
 
-from routing.core import rollup
+from routing.core import replica_state
 from routing.core.record import DecisionRecord, RecordError, decode, verify
+from routing.core.replica_state import ReplicaState
+from routing.services.record_store import Stored, store, store_states
 
 STREAM = "saltroute:records"
 GROUP = "ingest"
@@ -37,13 +37,16 @@ BACKOFF_S = (0.2, 5.0)  # first and longest pause while PostgreSQL or Valkey is 
 AHEAD_S = 86_400.0  # a record from further in the future is a broken clock's
 _log = logging.getLogger(__name__)
 
+KIND = b"k"  # the field of an entry that is no decision record
 Entry = tuple[bytes, dict[bytes, bytes]]
+Said = TypeVar("Said", DecisionRecord, ReplicaState)
 
 
 class Ingest:
     """One consumer of the stream. ``client`` must wait longer for an answer than ``block_s``.
 
-    ``counts`` holds what was done since the start: ``stored``, ``repeated`` (were there already), ``trimmed``, and each reason to drop.
+    ``counts`` holds what was done since the start: ``stored``, ``repeated`` (were there already), ``states`` of replicas, ``trimmed``, and each
+    reason to drop. ``spent_s`` is the time since then by step: ``read``, ``check``, ``store``, ``acknowledge``; waiting for records is in none.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Ingest:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.spent_s: dict[str, float] = {}
         self._client = client
         self._records_key = records_key
         self._consumer = consumer
@@ -97,9 +101,12 @@ class Ingest:
 
     def turn(self) -> int:
         """Claim or read one batch, store it, acknowledge it; returns how many entries it had. Blocks up to ``block_s`` when there is nothing."""
+        began_s = time.perf_counter()
         entries = self._claimed() or self._read()
+        if entries:
+            self._spent("read", time.perf_counter() - began_s)
         if entries and self._store(entries):
-            with self._client.pipeline(transaction=False) as pipe:
+            with self._step("acknowledge"), self._client.pipeline(transaction=False) as pipe:
                 ids = [entry_id for entry_id, _ in entries]
                 pipe.xack(STREAM, GROUP, *ids)
                 pipe.xdel(STREAM, *ids)  # so that the stream's bound is one on what waits, not on what is done
@@ -131,31 +138,33 @@ class Ingest:
         dropped: Counter[str] = Counter()
         found: list[DecisionRecord] = []
         unusable: list[DecisionRecord] = []
-        for _, fields in entries:
-            try:
-                one = self._record(fields)
-            except RecordError as error:
-                dropped[error.args[0]] += 1
-                continue
-            ahead = not one.started_at <= time.time() + AHEAD_S
-            (unusable if ahead or not _has_a_day(one) else found).append(one)
-        if unusable:
-            dropped["of no time that could be"] += len(unusable)
-        pause_s = self._backoff_s[0]
-        while True:
-            try:
-                done = store(found, unusable)
-                break
-            except (OperationalError, InterfaceError) as error:
-                _log.warning("PostgreSQL is away (%s); %d records wait, trying again in %.1f s", type(error).__name__, len(found), pause_s)
-                if not connection.in_atomic_block:
-                    connection.close()
-                if self._stop.wait(pause_s):
-                    return False
-                pause_s = min(pause_s * 2, self._backoff_s[1])
-        if done.refused:
-            dropped["refused by the database"] += done.refused
+        states: list[ReplicaState] = []
+        with self._step("check"):
+            latest = time.time() + AHEAD_S
+            for _, fields in entries:
+                try:
+                    one = self._state(fields) if KIND in fields else self._record(fields)
+                except RecordError as error:
+                    dropped[error.args[0]] += 1
+                    continue
+                if not one.started_at <= latest or not _has_a_day(one.started_at):
+                    dropped["of no time that could be"] += 1
+                    if isinstance(one, DecisionRecord):
+                        unusable.append(one)
+                elif isinstance(one, DecisionRecord):
+                    found.append(one)
+                else:
+                    states.append(one)
+        with self._step("store"):
+            done = self._patiently(lambda: store(found, unusable), len(found))
+            told = self._patiently(lambda: store_states(states), len(states)) if done is not None else None
+        if done is None or told is None:
+            return False
+        if done.refused or told.refused:
+            dropped["refused by the database"] += done.refused + told.refused
         self.counts["stored"] += done.stored
+        if told.stored:
+            self.counts["states"] += told.stored
         if done.repeated:
             self.counts["repeated"] += done.repeated
         self.counts.update(dropped)
@@ -164,7 +173,31 @@ class Ingest:
             _log.warning("dropped %d stream entries: %s", dropped.total(), reasons)
         return True
 
+    def _patiently(self, work: Callable[[], Stored], waiting: int) -> Stored | None:
+        """Do it, again while PostgreSQL is away; None: stopped before it was done."""
+        pause_s = self._backoff_s[0]
+        while True:
+            try:
+                return work()
+            except (OperationalError, InterfaceError) as error:
+                _log.warning("PostgreSQL is away (%s); %d records wait, trying again in %.1f s", type(error).__name__, waiting, pause_s)
+                if not connection.in_atomic_block:
+                    connection.close()
+                if self._stop.wait(pause_s):
+                    return None
+                pause_s = min(pause_s * 2, self._backoff_s[1])
+
     def _record(self, fields: dict[bytes, bytes]) -> DecisionRecord:
+        """The record of an authentic entry; raises RecordError as :meth:`_opened`."""
+        return self._opened(fields, verify, decode)
+
+    def _state(self, fields: dict[bytes, bytes]) -> ReplicaState:
+        """The state of an authentic entry; raises RecordError as :meth:`_opened`."""
+        if fields[KIND] != replica_state.KIND:
+            raise RecordError("of no kind that is known here")
+        return self._opened(fields, replica_state.verify, replica_state.decode)
+
+    def _opened(self, fields: dict[bytes, bytes], check: Callable[[bytes, str, bytes, bytes], None], read: Callable[[bytes], Said]) -> Said:
         """What an authentic entry says.
 
         Raises:
@@ -175,16 +208,25 @@ class Ingest:
             raise RecordError("incomplete")
         try:
             router = router_id.decode()
-            verify(self._records_key, router, data, mac)
+            check(self._records_key, router, data, mac)
         except (UnicodeDecodeError, RecordError):
             raise RecordError("not authentic") from None
         try:
-            record = decode(data)
+            said = read(data)
         except RecordError:
             raise RecordError("malformed") from None
-        if record.router_id != router or str(record.tenant_id).encode() != fields.get(b"t"):
+        if said.router_id != router or str(said.tenant_id).encode() != fields.get(b"t"):
             raise RecordError("of another router or tenant than its entry says")
-        return record
+        return said
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        began_s = time.perf_counter()
+        yield
+        self._spent(name, time.perf_counter() - began_s)
+
+    def _spent(self, name: str, seconds: float) -> None:
+        self.spent_s[name] = self.spent_s.get(name, 0.0) + seconds
 
     def _leave(self) -> None:
         """Take this consumer's name out of the group, unless entries are still pending under it."""
@@ -209,219 +251,9 @@ def _entries(answer: Any) -> list[Entry]:
     return found
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What became of records: new rows, rows that were there already, and what the database refuses."""
-
-    stored: int = 0
-    repeated: int = 0
-    refused: int = 0
-
-
-def store(records: Sequence[DecisionRecord], unusable: Sequence[DecisionRecord] = ()) -> Stored:
-    """Store records and what they add up to. One bad record costs only itself. ``unusable`` ones are accounted for and no more.
-
-    Each transaction ends here: a tenant that is gone shows at the commit, where the deferred foreign key is checked.
-
-    Raises:
-        OperationalError, InterfaceError: PostgreSQL is away; of what was committed by then a repeat counts nothing twice.
-    """
+def _has_a_day(unix_s: float) -> bool:
     try:
-        return _store_together(records, unusable)
-    except (IntegrityError, DataError):
-        done = _store_together((), unusable) if unusable else Stored()
-        for record in records:
-            try:
-                one = _store_together((record,), ())
-            except (IntegrityError, DataError):
-                with transaction.atomic():
-                    _account([], [record])
-                one = Stored(refused=1)
-            done = Stored(done.stored + one.stored, done.repeated + one.repeated, done.refused + one.refused)
-        return done
-
-
-def _store_together(records: Sequence[DecisionRecord], unusable: Sequence[DecisionRecord]) -> Stored:
-    if not records and not unusable:
-        return Stored()
-    with transaction.atomic():
-        all_new = _insert(records) == len(records)
-        if all_new:
-            _add_up(records)
-            _account(records, unusable)
-        else:
-            transaction.set_rollback(True)
-    if all_new:
-        return Stored(stored=len(records))
-    with transaction.atomic():
-        new = [one for one in records if _insert([one])]
-        _add_up(new)
-        _account(new, unusable)
-    return Stored(stored=len(new), repeated=len(records) - len(new))
-
-
-def _insert(records: Sequence[DecisionRecord]) -> int:
-    return insert_rows("routing_decisionrow", _DECISION, [_row(one) for one in records])
-
-
-def _add_up(new: Sequence[DecisionRecord]) -> None:
-    now = datetime.now(UTC)
-    insert_rows("routing_rolluprow", ROLLUP, [rollup_row(key, one, now) for key, one in rollup.rollups(new).items()])
-    insert_rows("routing_usagerow", USAGE, [(uuid4(), now, *key, *used) for key, used in rollup.usages(new).items()])
-
-
-def rollup_row(key: rollup.Key, one: rollup.Rollup, now: datetime) -> tuple[Any, ...]:
-    """One rollup as the columns of ``ROLLUP``."""
-    head = (uuid4(), now, key.tenant_id, _at(key.start_s), key.width_s, key.endpoint_id, key.scope_id, _text(key.replica_id), key.outcome)
-    return (*head, *(getattr(one, name) for name in rollup.SUMS), _json(dict(one.codes)), one.encoded_histograms())
-
-
-def _account(new: Iterable[DecisionRecord], refused: Iterable[DecisionRecord]) -> None:
-    """Note what came of each router's numbered records."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for place, records in ((1, new), (2, refused)):
-        for one in records:
-            if one.serial > 0:
-                account = found.setdefault((_text(one.router_id)[:200], one.boot_ms), [0, 0, 0])
-                account[0] = max(account[0], one.serial)
-                account[place] += 1
-    now = datetime.now(UTC)
-    insert_rows("routing_recordaccount", ACCOUNT, [(now, router_id, boot_ms, *account) for (router_id, boot_ms), account in found.items()])
-
-
-_DECISION = {
-    "id": "uuid",
-    "created_at": "timestamptz",
-    "tenant_id": "uuid",
-    "started_at": "timestamptz",
-    "endpoint_id": "uuid",
-    "key_id": "uuid",
-    "scope_id": "uuid",
-    "replica_id": "text",
-    "outcome": "text",
-    "status": "int",
-    "prompt_tokens": "int",
-    "cached_tokens": "int",
-    "completion_tokens": "int",
-    "matched_tokens": "int",
-    "expected_ttft_s": "float8",
-    "ttft_s": "float8",
-    "e2e_s": "float8",
-    "record": "jsonb",
-}
-ROLLUP = {
-    "id": "uuid",
-    "created_at": "timestamptz",
-    "tenant_id": "uuid",
-    "start_at": "timestamptz",
-    "width_s": "int",
-    "endpoint_id": "uuid",
-    "scope_id": "uuid",
-    "replica_id": "text",
-    "outcome": "text",
-    **dict.fromkeys(rollup.SUMS, "int8"),
-    "codes": "jsonb",
-    "histograms": "bytea",
-}
-USAGE = {
-    "id": "uuid",
-    "created_at": "timestamptz",
-    "tenant_id": "uuid",
-    "day": "date",
-    "key_id": "uuid",
-    "scope_id": "uuid",
-    "endpoint_id": "uuid",
-    **dict.fromkeys(rollup.Usage._fields, "int8"),
-}
-ACCOUNT = {"at": "timestamptz", "router_id": "text", "boot_ms": "int8", "highest": "int8", "stored": "int8", "refused": "int8"}
-
-
-_SEPARATOR = "\x1e"  # JSON holds no control characters
-
-
-def insert_rows(table: str, columns: dict[str, str], rows: Sequence[tuple[Any, ...]]) -> int:
-    """One INSERT of many rows, each column as one array; returns how many were new.
-
-    Documents come as one text with separators: as items of an array, every quotation mark in them would be escaped in Python.
-    """
-    if not rows:
-        return 0
-    arrays = ", ".join("string_to_array(%s, chr(30))::jsonb[]" if kind == "jsonb" else f"%s::{kind}[]" for kind in columns.values())
-    names = ", ".join(columns)
-    statement = f"INSERT INTO {table} ({names}) SELECT {names} FROM unnest({arrays}) AS given ({names}) ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
-    values = zip(columns.values(), zip(*rows, strict=True), strict=True)
-    with connection.cursor() as cursor:
-        cursor.execute(statement, [_SEPARATOR.join(column) if kind == "jsonb" else list(column) for kind, column in values])
-        return int(cursor.rowcount)
-
-
-def _row(record: DecisionRecord) -> tuple[Any, ...]:
-    return (
-        record.id,
-        datetime.now(UTC),
-        record.tenant_id,
-        _at(record.started_at),
-        record.endpoint_id,
-        record.key_id,
-        record.scope_id,
-        _text(record.replica_id or "")[:64],
-        record.outcome,
-        record.status,
-        record.prompt_tokens,
-        record.cached_tokens,
-        record.completion_tokens,
-        record.matched_tokens,
-        _finite(record.expected_ttft_s),
-        _finite(record.ttft_s),
-        _finite(record.e2e_s),
-        document(record),
-    )
-
-
-_LEFT_OUT = frozenset(_DECISION) | {"boot_ms", "serial"}
-
-
-def document(record: DecisionRecord) -> str:
-    """What the columns do not hold of a record, as JSON that PostgreSQL takes; :func:`routing.queries.record_of` is the way back."""
-    return _json({name: value for name, value in msgspec.to_builtins(record).items() if name not in _LEFT_OUT})
-
-
-def _json(value: Any) -> str:
-    """JSON without what PostgreSQL's cannot hold: no NUL characters; NaN and infinity become null here."""
-    data = msgspec.json.encode(value)
-    if b"\\u0000" in data:
-        data = msgspec.json.encode(_clean(value))
-    return data.decode()
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, dict):
-        return {_clean(key): _clean(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(inner) for inner in value]
-    return value
-
-
-def _text(value: str) -> str:
-    return value.replace("\0", "\ufffd")
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _at(unix_s: float) -> datetime:
-    return datetime.fromtimestamp(unix_s, tz=UTC)
-
-
-def _has_a_day(record: DecisionRecord) -> bool:
-    try:
-        _at(record.started_at)
+        datetime.fromtimestamp(unix_s, tz=UTC)
     except (ValueError, OverflowError, OSError):
         return False
     return True

@@ -24,7 +24,7 @@ CROSS_TENANT_FUNCTIONS = {
     "saltroute_url_is_foreign",
 }
 # Functions that act as the owner, who alone may make and drop tables. They read and delete within the policies.
-OWNER_FUNCTIONS = {"saltroute_keep_partitions", "saltroute_expire_decisions"}
+OWNER_FUNCTIONS = {"saltroute_keep_partitions", "saltroute_keep_capture_partitions", "saltroute_expire_decisions"}
 
 
 def _rows(query: str) -> list[tuple[object, ...]]:
@@ -75,7 +75,9 @@ def test_policies_that_ignore_the_scope_belong_to_named_roles() -> None:
     """Only the definer (reading) and ingest (inserting) have a policy that is simply true."""
     wide = _rows("SELECT tablename, roles::text, cmd FROM pg_policies WHERE coalesce(qual, with_check) = 'true'")
     assert {(row[1], row[2]) for row in wide} == {("{saltroute_definer}", "SELECT"), ("{saltroute_ingest}", "INSERT")}
-    assert {row[0] for row in wide if row[2] == "INSERT"} == {"routing_decisionrow", "routing_rolluprow", "routing_usagerow"}
+    assert {row[0] for row in wide if row[2] == "INSERT"} == {
+        *("routing_decisionrow", "routing_replicastaterow", "routing_rolluprow", "routing_usagerow")
+    }
 
 
 def test_append_only_tables_cannot_be_rewritten() -> None:
@@ -103,7 +105,7 @@ def _granted(where: str) -> set[tuple[object, ...]]:
 
 
 def test_ingest_may_insert_and_nothing_else() -> None:
-    tables = ("routing_decisionrow", "routing_recordaccount", "routing_rolluprow", "routing_usagerow")
+    tables = ("routing_decisionrow", "routing_recordaccount", "routing_replicastaterow", "routing_rolluprow", "routing_usagerow")
     assert _granted("pg_get_userbyid(a.grantee) = 'saltroute_ingest'") == {(table, "saltroute_ingest", "INSERT") for table in tables}
 
 

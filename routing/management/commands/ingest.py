@@ -41,3 +41,5 @@ class Command(BaseCommand):
         signal.signal(signal.SIGINT, end)
         ingest.run()
         self.stdout.write(", ".join(f"{count} {what}" for what, count in sorted(ingest.counts.items())) or "nothing to store")
+        if ingest.spent_s:
+            self.stdout.write("time: " + ", ".join(f"{name} {spent_s:.3f} s" for name, spent_s in ingest.spent_s.items()))

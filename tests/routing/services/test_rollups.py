@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import QuerySet
 
 from routing.core.record import DecisionRecord
-from routing.core.rollup import Rollup, Usage
-from routing.models import RollupRow, UsageRow
-from routing.services import records, rollups, usage
+from routing.core.replica_state import ReplicaState
+from routing.core.rollup import GRAINS, SUMS, Grain, Rollup, Usage
+from routing.models import ReplicaStateRow, RollupRow, UsageRow
+from routing.services import record_store, records, rollups, usage
 from tenants.core.errors import Invalid
 from tenants.scoping import ScopeError, tenant_scope
 from tests.routing.services.made import Made
@@ -36,9 +38,13 @@ def keep(*batches: list[DecisionRecord]) -> None:
         cursor.execute("SET ROLE saltroute_app")
 
 
-def whole(tenant: Made) -> Rollup:
-    found = rollups.read(tenant.id, since=NOW - timedelta(days=30), until=NOW + timedelta(hours=1))
+def whole(tenant: Made, grain: Grain = "detail") -> Rollup:
+    found = rollups.read(tenant.id, since=NOW - timedelta(days=30), until=NOW + timedelta(hours=1), grain=grain)
     return functools.reduce(Rollup.plus, (one for _, one in found), Rollup())
+
+
+def detail() -> QuerySet[RollupRow]:
+    return RollupRow.objects.filter(grain=0)
 
 
 def test_folding_changes_rows_and_no_sum(acorn: Made, birch: Made) -> None:
@@ -52,19 +58,64 @@ def test_folding_changes_rows_and_no_sum(acorn: Made, birch: Made) -> None:
         fewer = rollups.fold(acorn.id, NOW)
         assert fewer >= rows_before - RollupRow.objects.count() > 100
         assert whole(acorn) == before
-        widths = set(RollupRow.objects.values_list("width_s", flat=True))
+        widths = set(detail().values_list("width_s", flat=True))
         assert widths == {60, 600, 3600}
-        assert RollupRow.objects.count() < 15
+        assert detail().count() < 15
         assert rollups.fold(acorn.id, NOW) == 0
     with tenant_scope(birch.id):
-        assert RollupRow.objects.count() == 2
+        assert detail().count() == 2
+
+
+def test_every_grain_adds_up_to_the_same(acorn: Made) -> None:
+    """Each request is in one row of every grain, before and after folding, and widths follow the grain."""
+    ids = [uuid.uuid4() for _ in range(3)]
+    ago = [timedelta(minutes=5), timedelta(minutes=40), timedelta(hours=3), timedelta(hours=20), timedelta(hours=60)]
+    keep([record(acorn, one, endpoint_id=ids[n % 3], scope_id=ids[n % 2], replica_id=f"r{n}", ttft_s=n / 10) for one in ago for n in range(6)])
+    with tenant_scope(acorn.id):
+        for _ in range(2):
+            for grain in GRAINS[1:]:
+                coarse, fine = whole(acorn, grain), whole(acorn)
+                assert [getattr(coarse, name) for name in SUMS] == [getattr(fine, name) for name in SUMS]
+                assert coarse.histograms["ttft_s"] == fine.histograms["ttft_s"]
+            rollups.fold(acorn.id, NOW)
+        by_endpoint = RollupRow.objects.filter(grain=1)
+        assert set(by_endpoint.values_list("width_s", flat=True)) == {60, 300, 1800, 3600, 21600}
+        assert set(by_endpoint.values_list("endpoint_id", flat=True)) == set(ids)
+        assert set(RollupRow.objects.filter(grain=3).values_list("endpoint_id", "scope_id", "replica_id")) == {(None, None, "")}
+        narrowed = rollups.read(acorn.id, since=NOW - timedelta(days=30), until=NOW, grain="endpoint", endpoints=[ids[0]])
+        assert {key.endpoint_id for key, _ in narrowed} == {ids[0]}
+
+
+def state(tenant: Made, ago: timedelta, **fields: Any) -> ReplicaState:
+    usual: dict[str, Any] = {"replica_id": uuid.UUID(int=7), "router_id": "r1", "observed_us": 15_000_000, "busy_us": 3_000_000}
+    return ReplicaState(id=uuid.uuid4(), tenant_id=tenant.id, started_at=(NOW - ago).timestamp(), **{**usual, **fields})
+
+
+def test_states_of_replicas_fold_to_the_same_sums_and_repeat_harmlessly(acorn: Made, birch: Made) -> None:
+    """By minute, then wider, for each router; a state that comes twice counts once, and no tenant reads another's."""
+    states = [state(acorn, timedelta(minutes=minutes, seconds=15 * n), router_id=f"r{n % 2}") for minutes in (5, 200, 2000) for n in range(8)]
+    with connection.cursor() as cursor:
+        cursor.execute("SET ROLE saltroute_ingest")
+        assert record_store.store_states(states).stored == 24
+        assert record_store.store_states(states) == record_store.Stored(repeated=24)
+        cursor.execute("SET ROLE saltroute_app")
+    with tenant_scope(acorn.id):
+        before = [sum(one) for one in zip(*ReplicaStateRow.objects.values_list("observed_us", "busy_us"), strict=True)]
+        assert rollups.fold(acorn.id, NOW) > 0
+        rows = ReplicaStateRow.objects.all()
+        assert [sum(one) for one in zip(*rows.values_list("observed_us", "busy_us"), strict=True)] == before
+        assert set(rows.values_list("width_s", flat=True)) == {60, 600, 3600}
+        assert rows.count() < 14
+        assert rollups.fold(acorn.id, NOW) == 0
+    with tenant_scope(birch.id):
+        assert ReplicaStateRow.objects.count() == 0
 
 
 def test_quantiles_of_folded_rows_are_those_of_all_requests(acorn: Made) -> None:
     keep(*[[record(acorn, ttft_s=n / 100)] for n in range(1, 101)])
     with tenant_scope(acorn.id):
         rollups.fold(acorn.id, NOW)
-        assert RollupRow.objects.count() == 1
+        assert detail().count() == 1
         assert rollups.quantile(whole(acorn), "ttft_s", 0.95) == pytest.approx(0.95, rel=0.02)
         assert rollups.quantile(whole(acorn), "e2e_s", 0.95) is None
 
