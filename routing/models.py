@@ -17,6 +17,8 @@ from routing.record_models import RecordSettings as RecordSettings  # noqa: PLC0
 from routing.record_models import ReplicaStateRow as ReplicaStateRow  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import RollupRow as RollupRow  # noqa: PLC0414 - read from here by everybody
 from routing.record_models import UsageRow as UsageRow  # noqa: PLC0414 - read from here by everybody
+from routing.trace_job_models import TraceFile as TraceFile  # noqa: PLC0414 - read from here by everybody
+from routing.trace_job_models import TraceJob as TraceJob  # noqa: PLC0414 - read from here by everybody
 from tenants.models import TenantRow
 
 
