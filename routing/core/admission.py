@@ -24,4 +24,4 @@ def commits(decision: Decision, ttft_slo_s: float | None) -> bool:
     """Whether the decision should be carried out now."""
     if decision.full:
         return False
-    return min(candidate.wait_s for candidate in decision.candidates if candidate.refusal is None) <= bound_s(ttft_slo_s)
+    return decision.candidates.least_wait_s() <= bound_s(ttft_slo_s)

@@ -18,8 +18,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from routing.core import scheduler, ttft
+from routing.core import ttft
 from routing.core.types import Ask, Candidate, Decision, Replica
+from routing.core.weighing import weighed
 
 MIN_UNCACHED_TOKENS = 512
 MIN_PROMPT_TOKENS = 1024
@@ -143,7 +144,7 @@ def decided(ask: Ask, decision: Decision, chosen: Pair) -> Decision:
     What is said of reuse and of the wait is the prefill replica's: there the prompt is computed, and its hits are what the decoder reports.
     """
     row = replace(
-        scheduler.weighed(ask, chosen.prefill, {}),
+        weighed(ask, chosen.prefill, {}),
         replica_id=chosen.decode.id,
         replica_name=chosen.decode.name,
         expected_ttft_s=chosen.ttft_s,
@@ -152,12 +153,11 @@ def decided(ask: Ask, decision: Decision, chosen: Pair) -> Decision:
         in_flight=chosen.decode.in_flight,
         terms={"prefill": chosen.prefill_s, "transfer": chosen.transfer_s, "admit": chosen.admit_s},
     )
-    others = tuple(candidate for candidate in decision.candidates if candidate.replica_id != chosen.decode.id)
     attainable = ask.ttft_slo_s is None or chosen.ttft_s <= ask.ttft_slo_s
-    return replace(decision, chosen=row, candidates=(row, *others), attainable=attainable)
+    return replace(decision, chosen=row, candidates=decision.candidates.led_by(row), attainable=attainable)
 
 
 def sides(ask: Ask, chosen: Pair) -> tuple[Candidate, Candidate]:
     """What each of the two is charged with: the prefill replica with the prompt, the decode replica with the one token that it computes itself."""
-    decode = replace(scheduler.weighed(ask, chosen.decode, {}), uncached_tokens=1.0, expected_ttft_s=chosen.ttft_s)
-    return scheduler.weighed(ask, chosen.prefill, {}), decode
+    decode = replace(weighed(ask, chosen.decode, {}), uncached_tokens=1.0, expected_ttft_s=chosen.ttft_s)
+    return weighed(ask, chosen.prefill, {}), decode

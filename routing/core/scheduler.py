@@ -10,8 +10,10 @@ from routing.core import candidates, ttft
 from routing.core.policy import RoutingPolicy
 from routing.core.scorer import Field
 from routing.core.scorers import REGISTER
-from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica, Trial
+from routing.core.types import Ask, Decision, NoReplica, Replica, Trial
+from routing.core.weighing import Row, Weighed
 
+Ordered = tuple[list[Row], Sequence[str]]  # best first, and the names of their terms
 Rank = tuple[float, ...] | tuple[object, ...]
 
 
@@ -22,15 +24,15 @@ def decide(ask: Ask, replicas: Sequence[Replica], policy: RoutingPolicy) -> Deci
     """
     ordered = sorted(replicas, key=lambda replica: replica.id)
     eligible = [replica for replica in ordered if replica.refusal is None]
-    refused = tuple(weighed(ask, replica, {}) for replica in ordered if replica.refusal is not None)
+    refused = [Row(replica) for replica in ordered if replica.refusal is not None]
     if not eligible:
-        return NoReplica(candidates=refused)
+        return NoReplica(candidates=Weighed(ask, refused))
     short = candidates.shortlist(ask, eligible, by_seconds=_weighs_seconds(ask, policy))
-    best_first = _POLICIES[policy.policy](ask, short.kept, policy)
-    refused = (*(weighed(ask, replica, {}) for replica in short.out), *refused)
-    chosen = best_first[0]
+    best_first, names = _POLICIES[policy.policy](ask, short.kept, policy)
+    seen = Weighed(ask, [*best_first, *map(Row, short.out), *refused], names)
+    chosen = seen[0]
     attainable = ask.ttft_slo_s is None or chosen.expected_ttft_s <= ask.ttft_slo_s
-    return Decision(policy=policy.policy, chosen=chosen, candidates=(*best_first, *refused), attainable=attainable, full=short.full)
+    return Decision(policy=policy.policy, chosen=chosen, candidates=seen, attainable=attainable, full=short.full)
 
 
 def decide_on_trial(
@@ -53,36 +55,7 @@ def _weighs_seconds(ask: Ask, policy: RoutingPolicy) -> bool:
     return policy.policy in ("ettft", "weighted") or (policy.policy == "session" and ask.session_key is None)
 
 
-def weighed(ask: Ask, replica: Replica, terms: dict[str, float], estimate: ttft.Estimate | None = None) -> Candidate:
-    """A replica as the record shows it. ``terms`` are its score's, in seconds; ``estimate`` is the expectation, where it is known already."""
-    expected = estimate or ttft.estimate(ask, replica)
-    return Candidate(
-        replica_id=replica.id,
-        replica_name=replica.name,
-        refusal=replica.refusal,
-        matched_tokens=replica.matched_tokens,
-        expected_cached_tokens=expected.cached_tokens,
-        uncached_tokens=expected.uncached_tokens,
-        expected_ttft_s=expected.ttft_s,
-        score_s=sum(terms.values()),
-        queued_tokens=replica.queued_tokens,
-        wait_s=expected.wait_s,
-        in_flight=replica.in_flight,
-        evidence=replica.evidence,
-        evidence_age_s=replica.evidence_age_s,
-        residency=replica.residency,
-        terms=terms,
-        foreign_tokens=replica.foreign_tokens,
-        decodes=replica.active_decodes,
-        lower_tokens=replica.lower_tokens,
-        tier=replica.tier,
-        adapter=replica.adapter,
-        adapter_s=replica.adapter_s,
-        slot=replica.slot,
-    )
-
-
-def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
+def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> Ordered:
     """``ettft`` and ``weighted``: least sum of scorer terms.
 
     Near-ties go to the least uncached work, then the least busy, then the rendezvous rank.
@@ -95,29 +68,29 @@ def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) ->
         least_ttft_s=min(one.ttft_s for one in estimates),
     )
     weights = dict(policy.weights)
-    scorers = [(scorer.name, weights[scorer.name], scorer.seconds) for scorer in REGISTER if scorer.name in weights]
-    scored = []
+    used = [scorer for scorer in REGISTER if scorer.name in weights]
+    scorers = [(weights[scorer.name], scorer.seconds) for scorer in used]
+    rows: list[Row] = []
+    scores: list[float] = []
     for replica, estimate in zip(eligible, estimates, strict=True):
-        terms = {name: weight * seconds(ask, replica, estimate, field) for name, weight, seconds in scorers}
-        scored.append((weighed(ask, replica, terms, estimate), replica))
-    best_s = min(candidate.score_s for candidate, _ in scored)
-    within_s = max(policy.tie_share * best_s, policy.tie_s)
-
-    def rank(pair: tuple[Candidate, Replica]) -> Rank:
-        candidate, replica = pair
-        if candidate.score_s <= best_s + within_s:
-            return (0, candidate.uncached_tokens, replica.in_flight, replica.rank, replica.id)
-        return (1, candidate.score_s, replica.in_flight, replica.rank, replica.id)
-
-    return tuple(candidate for candidate, _ in sorted(scored, key=rank))
+        terms = [weight * seconds(ask, replica, estimate, field) for weight, seconds in scorers]
+        rows.append(Row(replica, estimate, terms))
+        scores.append(sum(terms))
+    best_s = min(scores)
+    most_s = best_s + max(policy.tie_share * best_s, policy.tie_s)
+    ranks: list[tuple[float, float, int, bytes, str, int]] = []
+    for place, (replica, estimate, score_s) in enumerate(zip(eligible, estimates, scores, strict=True)):
+        tied = score_s <= most_s
+        ranks.append((not tied, estimate.uncached_tokens if tied else score_s, replica.in_flight, replica.rank, replica.id, place))
+    return [rows[place] for *_, place in sorted(ranks)], [scorer.name for scorer in used]
 
 
-def _ranked(key: Callable[[Ask, Replica, RoutingPolicy, Sequence[Replica]], Rank]) -> Callable[..., tuple[Candidate, ...]]:
+def _ranked(key: Callable[[Ask, Replica, RoutingPolicy, Sequence[Replica]], Rank]) -> Callable[..., Ordered]:
     """A policy that orders the eligible replicas by a key and scores no seconds."""
 
-    def order(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
+    def order(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> Ordered:
         best_first = sorted(eligible, key=lambda replica: key(ask, replica, policy, eligible))
-        return tuple(weighed(ask, replica, {}) for replica in best_first)
+        return [Row(replica) for replica in best_first], ()
 
     return order
 
@@ -143,7 +116,7 @@ def _bounded_hash(_ask: Ask, replica: Replica, policy: RoutingPolicy, eligible: 
     return (replica.in_flight + 1 > bound, replica.rank, replica.id)
 
 
-def _session(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> tuple[Candidate, ...]:
+def _session(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) -> Ordered:
     """A request that names its session goes to that session's own replica, within the load bound; one that names none is placed by expected time.
 
     ``Replica.rank`` is then the session's order of replicas in place of the prompt's.
@@ -159,7 +132,7 @@ def _longest_prefix(_ask: Ask, replica: Replica, policy: RoutingPolicy, _eligibl
     return (replica.in_flight >= policy.concurrency_threshold, -matched, replica.in_flight, replica.last_chosen, replica.id)
 
 
-_POLICIES: dict[str, Callable[..., tuple[Candidate, ...]]] = {
+_POLICIES: dict[str, Callable[..., Ordered]] = {
     "ettft": _by_seconds,
     "weighted": _by_seconds,
     "round_robin": _ranked(_round_robin),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from routing.core.weighing import Weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Decision:
 
     policy: str
     chosen: Candidate
-    candidates: tuple[Candidate, ...]
+    candidates: Weighed
     attainable: bool  # whether the chosen replica is expected to meet the TTFT target
     full: bool = False  # every replica has as many requests as it may: wait
 
@@ -110,4 +114,4 @@ class Trial:
 class NoReplica:
     """Nobody may serve the request; each candidate says why."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: Weighed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from routing.core.record import CauseRecord
 from routing.core.trust import DEFAULT_BLOCK_TOKENS, engine_rule
 
 if TYPE_CHECKING:
-    from routing.core.types import Candidate
+    from routing.core.types import Candidate, Replica
     from routing.dataplane.inflight import Choice, Flight
     from routing.dataplane.state import Plane
 
@@ -107,7 +108,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     known = Known(
         matched=round(chosen.matched_tokens * scale),
         pending=chosen.evidence == "pending",
-        elsewhere=round(_elsewhere(decision.candidates, chosen) * scale),
+        elsewhere=round(_elsewhere(decision.candidates.replicas, chosen) * scale),
         sent=0 if compared is None else round(compared.common_blocks * block),
         last_turn=0 if compared is None else round(compared.turn_blocks * block),
         lost=compared is not None and _lost(plane, flight, compared),
@@ -132,8 +133,8 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     if times.first_token_s is not None and usage.completion_tokens and flight.outcome == "ok":
         plane.causes.observe_pace(noted.answers_url, times.serving_s - times.first_token_s, usage.completion_tokens)
     diverged = compared is not None and not compared.extends
-    eligible = [one for one in decision.candidates if one.refusal is None]
-    blind_id = cause.blind([(one.in_flight, one.replica_id) for one in eligible])
+    blind_id = cause.blind([(one.in_flight, one.id) for one in decision.candidates.replicas if one.refusal is None])
+    blind = None if blind_id is None else decision.candidates.of(blind_id)
     return CauseRecord(
         parts_us=dict(parts),
         main=cause.main(parts, late=late),
@@ -143,7 +144,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         diverged_bytes=compared.common_blocks * prefix.BLOCK_BYTES if compared is not None and diverged else None,
         last_turn_tokens=known.last_turn,
         blind_replica_id=blind_id,
-        blind_ttft_s=next((one.expected_ttft_s for one in eligible if one.replica_id == blind_id), None),
+        blind_ttft_s=None if blind is None else blind.expected_ttft_s,
     )
 
 
@@ -170,8 +171,8 @@ def _until_first_token_s(times: Times) -> float:
     return times.total_s - times.serving_s + (times.first_token_s or 0.0)
 
 
-def _elsewhere(candidates: tuple[Candidate, ...], chosen: Candidate) -> int:
-    return max((one.matched_tokens for one in candidates if one.refusal is None and one.replica_id != chosen.replica_id), default=0)
+def _elsewhere(replicas: Iterable[Replica], chosen: Candidate) -> int:
+    return max((one.matched_tokens for one in replicas if one.refusal is None and one.id != chosen.replica_id), default=0)
 
 
 def _lost(plane: Plane, flight: Flight, compared: Compared) -> bool:
@@ -180,7 +181,7 @@ def _lost(plane: Plane, flight: Flight, compared: Compared) -> bool:
     if engine is None or engine.restarts != compared.generation or flight.endpoint is None or flight.decision is None:
         return True
     ids = {str(replica.entry.id) for replica in flight.endpoint.replicas if replica.url == compared.target}
-    return all(one.refusal is not None for one in flight.decision.candidates if one.replica_id in ids)
+    return all(one.refusal is not None for one in flight.decision.candidates.replicas if one.id in ids)
 
 
 def _history(plane: Plane, flight: Flight, noted: Noted) -> tuple[Compared | None, int]:

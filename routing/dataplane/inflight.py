@@ -30,6 +30,7 @@ from routing.core.record import AttemptRecord, DecisionRecord, Outcome
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision, Trial
+from routing.core.weighing import Weighed
 from routing.dataplane import causes, learn, record_parts, spans
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
@@ -240,7 +241,7 @@ class Flight:
     alone: bool = False  # a transfer was tried: from now on one replica does it
     session: bytes | None = None  # the session that the client says it belongs to, as a digest
     decision: Decision | None = None
-    candidates: tuple[Candidate, ...] = ()
+    candidates: Weighed | None = None
     trial: Trial | None = None
     decide_s: float | None = None
     attempt: Attempt | None = None
@@ -425,8 +426,8 @@ class Flight:
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
             spilled=self.spilled,
-            considered=len(self.candidates),
-            best_matched_tokens=max((one.matched_tokens for one in self.candidates), default=0),
+            considered=0 if self.candidates is None else len(self.candidates),
+            best_matched_tokens=0 if self.candidates is None else self.candidates.best_matched_tokens(),
             prefill_tokens_per_s=self.prefill_tokens_per_s,
             trial=record_parts.trial(self.trial, beside),
             transfer=None if self.transfer is None else self.transfer.record(),
