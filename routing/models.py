@@ -7,6 +7,9 @@ from typing import get_args
 from django.db import models
 
 from namespaces.audit.states import State
+from routing.capture_models import CaptureAccount as CaptureAccount  # noqa: PLC0414 - read from here by everybody
+from routing.capture_models import CapturedRequest as CapturedRequest  # noqa: PLC0414 - read from here by everybody
+from routing.capture_models import TraceCapture as TraceCapture  # noqa: PLC0414 - read from here by everybody
 from routing.core.findings import SEVERITIES
 from routing.core.findings import State as FindingState
 from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaRole, ReplicaState, SharingLevel

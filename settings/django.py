@@ -210,6 +210,7 @@ SEAL_PUBLIC_KEY = env.optional_secret_file("SALTROUTE_SEAL_PUBLIC_KEY_FILE")
 PUBLISH_KEY = env.optional_secret_file("SALTROUTE_PUBLISH_KEY_FILE")
 ROOT = env.root_references()  # where root keys lie, current first; set for the `keys` worker alone. Opened at first use: namespaces.roots.held
 RECORDS_DAYS = env.integer("SALTROUTE_RECORDS_DAYS", 30, low=1, high=3650)  # decisions are kept no longer; tenants may keep them shorter
+CAPTURE_BUDGET_BYTES = env.integer("SALTROUTE_CAPTURE_BUDGET_BYTES", 1024**3, low=1024**2)  # of captured requests of one tenant, in PostgreSQL
 INGEST_CLAIM_IDLE_S = env.seconds("INGEST_CLAIM_IDLE_S", 30.0)  # until a silent consumer's entries are taken over
 RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for ingest alone
 # Where applications reach the router: shown in the console's snippets, used for nothing else.

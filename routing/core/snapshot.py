@@ -103,6 +103,15 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     spec: dict[str, Any]
 
 
+class CaptureEntry(msgspec.Struct, frozen=True):
+    """A trace capture that runs: half of its key, and what is captured until when."""
+
+    id: UUID
+    seed: bytes  # 32 bytes; see namespaces.core.captures
+    share: float  # of the conversations
+    until: float  # unix s
+
+
 class EndpointEntry(msgspec.Struct, frozen=True):
     """A model name that clients send, and where and under which identity it is served."""
 
@@ -128,6 +137,7 @@ class EndpointEntry(msgspec.Struct, frozen=True):
     enabled: bool = True
     created_at: float = 0.0  # unix s, shown by /v1/models
     explain_until: float = 0.0  # unix s; until then every record holds its candidates
+    capture: CaptureEntry | None = None  # None: nothing of its traffic is captured
 
 
 class TenantSnapshot(msgspec.Struct, frozen=True):

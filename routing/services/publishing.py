@@ -24,8 +24,8 @@ from namespaces.models import TenantKeyVersion
 from routing import queries
 from routing.core import artifact
 from routing.core import snapshot as wire
-from routing.models import Endpoint, PolicyVersion, Replica
-from routing.services import artifact_delivery, slo
+from routing.models import Endpoint, PolicyVersion, Replica, TraceCapture
+from routing.services import artifact_delivery, captures, slo
 from tenants import scoping
 from tenants.models import Tenant
 from tenants.queries import all_tenants, snapshot_keys, snapshot_scopes
@@ -62,7 +62,7 @@ class NotConfigured(Exception):
 
 
 def build_snapshot(tenant_id: UUID, *, now_s: float) -> wire.TenantSnapshot:
-    """Assemble the snapshot of the scoped tenant, in seven queries however much it has. A deleted tenant gives a tombstone.
+    """Assemble the snapshot of the scoped tenant, in eight queries however much it has. A deleted tenant gives a tombstone.
 
     The version is read first: what a concurrent change may add to the later reads comes again, whole, under its own version.
     """
@@ -81,13 +81,14 @@ def build_snapshot(tenant_id: UUID, *, now_s: float) -> wire.TenantSnapshot:
         return head
     key = TenantKeyVersion.objects.filter(tenant_id=tenant_id, retired_at=None).order_by("-version").first()
     pools = _pools(tenant_id)
+    captured = captures.running(tenant_id, _moment(now_s))
     return msgspec.structs.replace(
         head,
         key_material=KeyMaterial(version=key.version, wrapped=bytes(key.wrapped)) if key else None,
         scopes=snapshot_scopes(tenant_id),
         keys=snapshot_keys(tenant_id, _moment(now_s)),
         pools=pools,
-        endpoints=tuple(_endpoint(row, pools) for row in queries.endpoints(tenant_id).order_by("name")),
+        endpoints=tuple(_endpoint(row, pools, captured.get(row.id)) for row in queries.endpoints(tenant_id).order_by("name")),
     )
 
 
@@ -150,7 +151,13 @@ def _spill_pool(row: Endpoint, pools: tuple[wire.PoolEntry, ...]) -> UUID | None
     return min(named, key=lambda pool: (pool.owner_tenant_id != row.tenant_id, str(pool.id))).id if named else None
 
 
-def _endpoint(row: Endpoint, pools: tuple[wire.PoolEntry, ...]) -> wire.EndpointEntry:
+def _capture(row: TraceCapture | None) -> wire.CaptureEntry | None:
+    if row is None or row.seed is None:
+        return None
+    return wire.CaptureEntry(id=row.id, seed=bytes(row.seed), share=row.share, until=row.ends_at.timestamp())
+
+
+def _endpoint(row: Endpoint, pools: tuple[wire.PoolEntry, ...], captured: TraceCapture | None) -> wire.EndpointEntry:
     model, adapter = row.model, row.adapter
     return wire.EndpointEntry(
         id=row.id,
@@ -184,6 +191,7 @@ def _endpoint(row: Endpoint, pools: tuple[wire.PoolEntry, ...]) -> wire.Endpoint
         enabled=row.enabled,
         created_at=row.created_at.timestamp(),
         explain_until=row.explain_until.timestamp() if row.explain_until else 0.0,
+        capture=_capture(captured),
     )
 
 

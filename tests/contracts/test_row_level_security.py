@@ -76,7 +76,8 @@ def test_policies_that_ignore_the_scope_belong_to_named_roles() -> None:
     wide = _rows("SELECT tablename, roles::text, cmd FROM pg_policies WHERE coalesce(qual, with_check) = 'true'")
     assert {(row[1], row[2]) for row in wide} == {("{saltroute_definer}", "SELECT"), ("{saltroute_ingest}", "INSERT")}
     assert {row[0] for row in wide if row[2] == "INSERT"} == {
-        *("routing_decisionrow", "routing_replicastaterow", "routing_rolluprow", "routing_usagerow")
+        *("routing_captureaccount", "routing_capturedrequest"),
+        *("routing_decisionrow", "routing_replicastaterow", "routing_rolluprow", "routing_usagerow"),
     }
 
 
@@ -105,7 +106,8 @@ def _granted(where: str) -> set[tuple[object, ...]]:
 
 
 def test_ingest_may_insert_and_nothing_else() -> None:
-    tables = ("routing_decisionrow", "routing_recordaccount", "routing_replicastaterow", "routing_rolluprow", "routing_usagerow")
+    records = ("routing_decisionrow", "routing_recordaccount", "routing_replicastaterow", "routing_rolluprow", "routing_usagerow")
+    tables = (*records, "routing_captureaccount", "routing_capturedrequest")
     assert _granted("pg_get_userbyid(a.grantee) = 'saltroute_ingest'") == {(table, "saltroute_ingest", "INSERT") for table in tables}
 
 
