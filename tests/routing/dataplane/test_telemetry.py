@@ -15,7 +15,8 @@ from redis.backoff import NoBackoff
 from routing.core import record
 from routing.core.record import DecisionRecord
 from routing.dataplane.metrics import Metrics
-from routing.dataplane.telemetry import BATCH, FULL_PER_S, STREAM, Telemetry
+from routing.dataplane.outlet import BATCH
+from routing.dataplane.telemetry import FULL_PER_S, STREAM, Telemetry
 from tests.services import Services
 
 

@@ -1,0 +1,104 @@
+"""What leaves a router for Valkey: a bounded queue in memory, a bounded stream there, and never a request that waits for either.
+
+Policy: while Valkey is away entries stay in the queue in order and are sent when it is back (at least once: a write whose answer was lost is
+repeated, and ingest knows each by its id). When the queue is full the newest entry is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from routing.core import record
+
+BATCH = 200
+WRITE_S = 2.0
+RETRY_S = 0.25
+RETRY_MAX_S = 2.0
+log = logging.getLogger("saltroute.telemetry")
+
+
+class Counts(Protocol):
+    """A counter."""
+
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class Outlet:
+    """The queue of one stream, and the task that empties it. ``key`` authenticates this router's entries; ``dropped`` counts what the queue lost."""
+
+    def __init__(self, *, stream: str, router_id: str, key: bytes, queue_bound: int, stream_maxlen: int, sent: Counts, dropped: Counts) -> None:
+        self._stream = stream
+        self._router_id = router_id
+        self._key = key
+        self._bound = queue_bound
+        self._maxlen = stream_maxlen
+        self._sent = sent
+        self._dropped = dropped
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._wake = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) >= self._bound
+
+    def put(self, tenant_id: str, data: bytes) -> None:
+        """Queue an entry, or drop and count it."""
+        if self.full:
+            self._dropped.inc()
+            return
+        self._queue.append((tenant_id, data))
+        self._wake.set()
+
+    def queued(self) -> int:
+        return len(self._queue)
+
+    async def run(self, valkey: Redis) -> None:
+        """Send what is queued, for ever."""
+        pause_s = RETRY_S
+        while True:
+            await self._wake.wait()
+            if await self.send_batch(valkey):
+                pause_s = RETRY_S
+                if not self._queue:
+                    self._wake.clear()
+                continue
+            await asyncio.sleep(pause_s)
+            pause_s = min(RETRY_MAX_S, pause_s * 2)
+
+    async def send_batch(self, valkey: Redis) -> bool:
+        """Write up to ``BATCH`` entries; True unless Valkey did not take them, in which case they stay queued."""
+        batch = [self._queue[place] for place in range(min(BATCH, len(self._queue)))]
+        if not batch:
+            return True
+        pipe = valkey.pipeline(transaction=False)
+        for tenant_id, data in batch:
+            mac = record.authenticate(self._key, self._router_id, data)
+            pipe.xadd(self._stream, {"r": self._router_id, "t": tenant_id, "d": data, "m": mac}, maxlen=self._maxlen, approximate=True)
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await pipe.execute()
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("records wait: %s", type(error).__name__)
+            return False
+        for _ in batch:
+            self._queue.popleft()
+        self._sent.inc(len(batch))
+        return True
+
+    async def flush(self, valkey: Redis, within_s: float) -> None:
+        """Send what is left before the process ends; what cannot be sent in time is dropped and counted."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self._queue and await self.send_batch(valkey):
+                    pass
+        except TimeoutError:
+            pass
+        if self._queue:
+            self._dropped.inc(len(self._queue))
+            log.warning("%d records lost at exit", len(self._queue))
