@@ -14,7 +14,11 @@ from pathlib import Path
 def local_environment() -> dict[str, str]:
     """The environment that ``make up`` left for commands, or nothing. The file names secrets' files, it holds no secret."""
     file = Path(os.environ.get("SALTROUTE_HOME", ".saltroute")) / "run" / "manage.env"
-    if os.environ.get("DATABASE_URL") or not file.is_file():
+    if os.environ.get("DATABASE_URL"):
+        return {}
+    if not file.is_file():
+        if "SALTROUTE_HOME" in os.environ:
+            sys.stderr.write(f"SALTROUTE_HOME is set, but {file} is not there: no `make up` ran with it\n")
         return {}
     return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
 

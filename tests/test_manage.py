@@ -13,16 +13,19 @@ from django.db import OperationalError
 import manage
 
 
-def test_commands_speak_to_the_local_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that the launcher left is read when no database is named; a named database wins; no file is no environment."""
+def test_commands_speak_to_the_local_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file that the launcher left is read when no database is named; a named database wins; no file is no environment, and a home
+    that was named in vain is said."""
     monkeypatch.setenv("SALTROUTE_HOME", str(tmp_path))
     monkeypatch.delenv("DATABASE_URL")
     assert manage.local_environment() == {}
+    assert str(tmp_path / "run" / "manage.env") in capsys.readouterr().err
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manage.env").write_text("DATABASE_URL=postgresql://app:{password}@/x?host=/s&a=b\nVALKEY_URL=redis://h\n")
     assert manage.local_environment() == {"DATABASE_URL": "postgresql://app:{password}@/x?host=/s&a=b", "VALKEY_URL": "redis://h"}
     monkeypatch.setenv("DATABASE_URL", "postgresql://elsewhere/x")
     assert manage.local_environment() == {}
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", [("apply", "-f", "x.yaml"), ("export",), ("migrate",)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -175,9 +176,23 @@ def _exited(pid: int) -> bool:
 
 
 def rotate(log: Path, bound_bytes: int = LOG_BOUND_BYTES) -> None:
-    """Move a log past its bound aside, to one ``.1`` file that replaces the one before it."""
+    """Move a log past its bound aside, to one ``.1`` file that replaces the one before it. For a log that nobody writes."""
     if log.exists() and log.stat().st_size > bound_bytes:
         log.replace(log.with_name(log.name + ".1"))
+
+
+def trim(child: Child, bound_bytes: int = LOG_BOUND_BYTES) -> None:
+    """The same for a running child: its log is copied aside and emptied, since the child keeps the file open (to append, so it goes on at the
+    beginning). Lines that it writes between the two are lost.
+    """
+    try:
+        if child.log.stat().st_size <= bound_bytes:
+            return
+        shutil.copyfile(child.log, child.log.with_name(child.log.name + ".1"))
+        os.truncate(child.log, 0)
+    except FileNotFoundError:
+        return
+    child.log_offset_bytes = 0
 
 
 def wait_until(

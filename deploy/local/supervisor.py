@@ -17,7 +17,7 @@ from deploy.local import demo, environment, plan, roles, secrets
 from deploy.local.options import Options
 from deploy.local.places import Home, choosing_ports, free_run
 from deploy.local.postgres import Postgres
-from deploy.local.process import Child, LaunchError, Stopped, clear_leftovers, die_with_parent, remember, run_to_end, wait_until
+from deploy.local.process import Child, LaunchError, Stopped, clear_leftovers, die_with_parent, remember, run_to_end, trim, wait_until
 from deploy.local.restarts import Restarts
 from deploy.local.secrets import Secrets
 from deploy.local.valkey import USERS, Valkey
@@ -181,6 +181,7 @@ class Supervisor:
             for child in self._children():
                 if child.exit_code() is not None:
                     self._revive(child, restarts)
+                trim(child)
             select.select([], [], [], WATCH_S)
 
     def _revive(self, child: Child, restarts: Restarts) -> None:

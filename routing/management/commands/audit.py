@@ -72,8 +72,10 @@ class Command(BaseCommand):
         running.sizes_of(sizes)
         with tenant_scope(target.tenant_id):
             run, _ = orders.order(target=target, actor=system("manage.py audit"), trigger="demand", now=timezone.now(), sizes=sizes)
-        ended = running.run(target.tenant_id, run.id)
         label = f"{target.pool_name}/{target.replica_name or target.replica_id}"
+        self.stdout.write(f"{label}: probing through the router, ten seconds to some minutes ...")
+        self.stdout.flush()
+        ended = running.run(target.tenant_id, run.id)
         if ended is None:
             self.stdout.write(f"{label}: waits for another audit of this replica to end (run {run.id})")
             return False

@@ -21,7 +21,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Describe the command line."""
         parser.add_argument("--tenant", help="slug of the one tenant to write; without it everything")
-        parser.add_argument("--artifacts", type=Path, help="folder for tokenizers and templates, to apply the file elsewhere")
+        held = "folder for tokenizers and templates, to apply the file elsewhere; named in it as here, so name it as where the file will lie sees it"
+        parser.add_argument("--artifacts", type=Path, help=held)
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
         """Run it."""

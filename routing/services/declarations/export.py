@@ -41,7 +41,7 @@ class Artifacts:
                 content = Artifact.objects.values_list("content", flat=True).get(tenant_id=tenant_id, kind=kind, digest=bytes.fromhex(sha256))
                 self.folder.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(bytes(content))
-            reference[path_key] = str(target.resolve())
+            reference[path_key] = str(target)  # as it was named: apply reads it relative to the declaration
         return reference
 
 

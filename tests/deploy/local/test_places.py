@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.local.places import FIRST_EPHEMERAL_PORT, Home, free_run, port_is_free, private_dir, reachable_by, readable_by, socket_dir
-from deploy.local.process import Account, LaunchError, rotate
+from deploy.local.process import Account, Child, LaunchError, rotate, trim, wait_until
 
 STRANGER = Account("stranger", 54321, 54321)
 
@@ -67,3 +68,23 @@ def test_a_log_past_its_bound_is_moved_aside_once(tmp_path: Path) -> None:
     rotate(log, bound_bytes=9)
     assert not log.exists()
     assert (tmp_path / "x.log.1").read_text() == "0123456789"
+
+
+def test_a_log_that_grows_while_its_child_runs_is_kept_in_bounds(tmp_path: Path) -> None:
+    """What was written is aside, what comes next begins the log anew, and the child never notices."""
+    go_on = tmp_path / "go on"
+    wait = f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)"
+    program = f"import pathlib, time\nprint('x' * 4000, flush=True)\n{wait}\nprint('after', flush=True)"
+    child = Child("writer", [sys.executable, "-c", program], {}, tmp_path / "x.log")
+    child.start()
+    try:
+        wait_until("the first line", lambda: child.output().endswith("\n"), deadline_s=20)
+        trim(child, bound_bytes=5000)
+        assert child.log.stat().st_size == 4001
+        trim(child, bound_bytes=4000)
+        assert (child.log.stat().st_size, (tmp_path / "x.log.1").stat().st_size) == (0, 4001)
+        go_on.touch()
+        wait_until("the end", lambda: child.exit_code() is not None, deadline_s=20)
+        assert child.output() == "after\n"
+    finally:
+        child.stop()

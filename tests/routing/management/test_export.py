@@ -93,8 +93,8 @@ def test_a_stored_secret_cannot_be_made_up(tmp_path: Path) -> None:
     assert err.getvalue().startswith(f"{file}:4: tenants[0].keys[0].secret: There is no stored secret")
 
 
-def test_artifacts_go_to_a_folder(tmp_path: Path) -> None:
-    """Then the file can be applied where they are not known yet."""
+def test_artifacts_go_to_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the file can be applied where they are not known yet, and the two can be moved together: no path of this machine is in it."""
     (tmp_path / "t.json").write_bytes(SMALL)
     source = """\
 tenants:
@@ -107,6 +107,13 @@ tenants:
     assert Path(tokenizer["path"]).read_bytes() == SMALL
     elsewhere = text.replace("slug: acme", "slug: other")
     assert "+ other: artifact" in call("apply", "-f", written(tmp_path / "out.yaml", elsewhere))
+    monkeypatch.chdir(tmp_path)
+    moved = call("export", "--tenant", "acme", "--artifacts", "beside")
+    assert str(tmp_path) not in moved
+    (tmp_path / "there").mkdir()
+    (tmp_path / "beside").rename(tmp_path / "there" / "beside")
+    third = moved.replace("slug: acme", "slug: third")
+    assert "+ third: artifact" in call("apply", "-f", written(tmp_path / "there" / "out.yaml", third))
 
 
 labels = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=8).filter(lambda text: normalize("NFC", text) == text)
