@@ -339,6 +339,11 @@ class EventIndex:
             for target, table in self._tables.items()
         }
 
+    def holdings(self) -> dict[Target, dict[bytes, dict[bytes, object]]]:
+        """What each target's first KV group holds: its blocks by namespace and digest, oldest first. To be read at once and not kept."""
+        first = {target: next(iter(table.groups.values())) for target, table in self._tables.items() if table.groups and table.unusable is None}
+        return {target: {ns_key: segment.held for ns_key, segment in group.segments.items()} for target, group in first.items()}  # type: ignore[misc]
+
     def owners(self) -> dict[bytes, tuple[int, int]]:
         """Credited blocks and blocks dropped for the budget so far, by owner."""
         return {key: (owner.blocks, owner.evicted) for key, owner in self._contents.owners.items()}

@@ -33,6 +33,7 @@ from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
 from routing.dataplane.parity import ParityFeed
 from routing.dataplane.probes import ProbeDoor
+from routing.dataplane.replica_states import StateCollector, StateFeed
 from routing.dataplane.spans import Tracing
 from routing.dataplane.state import Plane
 from routing.dataplane.telemetry import Telemetry
@@ -86,6 +87,8 @@ class Router:
         metrics.registry.register(PlaneCollector(self.plane))
         metrics.registry.register(PeerCollector(self.plane))
         metrics.registry.register(EventCollector(self.plane))
+        self.states = StateFeed(self.plane, secrets.records_key)
+        metrics.registry.register(StateCollector(self.plane, self.states))
         keys = Keys(secrets)
         self.snapshots = SnapshotFeed(self.plane, keys)
         self.load = LoadFeed(self.plane)
@@ -115,6 +118,7 @@ class Router:
             self._run(self.snapshots.listen(self._valkey), "listen")
             self._run(self.snapshots.report(self._valkey), "report")
             self._run(self.plane.telemetry.run(self._valkey), "records")
+            self._run(self.states.run(self._valkey), "states of replicas")
             self._run(self.peers.listen(self._valkey), "siblings")
             self._run(self.peers.tell(self._valkey), "word to siblings")
             await self.peers.warm(self._valkey)
@@ -178,6 +182,7 @@ class Router:
         await self._end_feeds()
         if self._valkey is not None:
             await self.peers.leave(self._valkey)
+            await self.states.tell(self._valkey)
             await self.plane.telemetry.flush(self._valkey, FLUSH_S)
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(FLUSH_S):

@@ -69,6 +69,7 @@ class Config:
     breaker_open_s: float = 30.0
     poll_s: float = 1.0  # versions in Valkey, and the router's report
     scrape_s: float = 1.0  # engines' health and metrics
+    state_s: float = 15.0  # between two states of each replica, for rollups
     stale_s: float = 300.0
     expired_s: float = 86_400.0
     stream_maxlen: int = 200_000
@@ -128,6 +129,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         breaker_failures=read.integer("ROUTER_BREAKER_FAILURES", default.breaker_failures, low=1, env=env),
         breaker_open_s=number("ROUTER_BREAKER_OPEN_S", default.breaker_open_s),
         scrape_s=number("ROUTER_SCRAPE_S", default.scrape_s),
+        state_s=number("ROUTER_STATE_S", default.state_s),
         stale_s=number("ROUTER_STALE_S", default.stale_s),
         expired_s=number("ROUTER_EXPIRED_S", default.expired_s),
         stream_maxlen=read.integer("ROUTER_STREAM_MAXLEN", default.stream_maxlen, low=1000, env=env),

@@ -130,6 +130,7 @@ class Attempt:
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
         limit_s = plane.config.first_byte_s if call.stream or choice.pair is not None else 1.5 * chosen.expected_ttft_s + 0.25
         engine.in_flight += 1
+        engine.work.change(1, self.started_s)
         self._promised_tokens = prompt.tokens + OUTPUT_TOKENS
         engine.promised_tokens += self._promised_tokens
         engine.sequences += call.sequences
@@ -206,6 +207,7 @@ class Attempt:
         if not self._told:
             self._breaker.undecided(probe=self._probe)
         self.engine.in_flight -= 1
+        self.engine.work.change(-1, now_s)
         self.engine.promised_tokens = 0.0 if self.engine.in_flight == 0 else self.engine.promised_tokens - self._promised_tokens
         self._plane.outbox.wake()
         if self.engine.in_flight == 0 and self.engine.url not in self._plane.replicas:

@@ -34,6 +34,7 @@ from routing.core.peering import Outbox
 from routing.core.residency import HistoryIndex
 from routing.core.siblings import NONE_SHARED, Shared, Siblings
 from routing.core.trust_table import TrustTable
+from routing.core.work_clock import WorkClock
 from routing.core.working_set import WorkingSet
 from routing.dataplane.causes import Causes
 from routing.dataplane.config import Config
@@ -76,6 +77,8 @@ class Engine:
     ledger: Ledger = field(default_factory=Ledger)
     calibration: Calibration = field(default_factory=Calibration)
     working_set: WorkingSet = field(default_factory=WorkingSet)
+    work: WorkClock = field(default_factory=WorkClock)  # of this router's requests
+    evicted_blocks: int = 0  # that its KV events told to be gone
     adapters: AdapterSlots = field(default_factory=AdapterSlots)
     returned_at_s: float = -math.inf  # monotonic; when it was last seen to be back, or to be another process
     in_flight: int = 0

@@ -348,6 +348,8 @@ class Subscription:
     def _apply(self, piece: _Piece, now_s: float) -> None:
         self._emptied = False
         applied = self._plane.events.apply(self.target, piece.batch, now_s, generation=piece.generation)
+        if (engine := self._plane.engines.get(self.target[0])) is not None:
+            engine.evicted_blocks += applied.removed
         if applied.cleared:  # the cache is empty, and that is all there is to know
             self._lost = False
             self._plane.residency.drop(self.target, "late_join", "relearning", now_s=now_s)
