@@ -58,6 +58,15 @@ class CaptureRecord(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(CaptureRecord)
 
 
+def stream_key(records_key: bytes) -> bytes:
+    """What authenticates captured requests in their stream, apart from decision records: neither passes for the other."""
+    return hmac.digest(records_key, b"captures", _DIGEST)
+
+
+def with_blocks(record: CaptureRecord, packed: bytes) -> CaptureRecord:
+    return msgspec.structs.replace(record, blocks=packed)
+
+
 def encode(record: CaptureRecord) -> bytes:
     return msgspec.msgpack.encode(record)
 

@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from routing.core.event_index import EventIndex
 from routing.core.links import Links
 from routing.dataplane import doors, upstream
+from routing.dataplane.captures import CaptureDesk
 from routing.dataplane.config import Config, Secrets
 from routing.dataplane.event_metrics import EventCollector
 from routing.dataplane.feeds.artifacts import ArtifactFeed
@@ -69,6 +70,13 @@ class Router:
             config=config,
             metrics=metrics,
             telemetry=telemetry,
+            captures=CaptureDesk(
+                router_id=config.router_id,
+                records_key=secrets.records_key,
+                queue_bound=config.capture_queue,
+                stream_maxlen=config.capture_stream_maxlen,
+                metrics=metrics,
+            ),
             tracing=Tracing(
                 endpoint=config.otlp_endpoint,
                 share=config.trace_share,
@@ -118,6 +126,7 @@ class Router:
             self._run(self.snapshots.listen(self._valkey), "listen")
             self._run(self.snapshots.report(self._valkey), "report")
             self._run(self.plane.telemetry.run(self._valkey), "records")
+            self._run(self.plane.captures.run(self._valkey), "captures")
             self._run(self.states.run(self._valkey), "states of replicas")
             self._run(self.peers.listen(self._valkey), "siblings")
             self._run(self.peers.tell(self._valkey), "word to siblings")
@@ -184,6 +193,7 @@ class Router:
             await self.peers.leave(self._valkey)
             await self.states.tell(self._valkey)
             await self.plane.telemetry.flush(self._valkey, FLUSH_S)
+            await self.plane.captures.flush(self._valkey, FLUSH_S)
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await self._valkey.aclose()

@@ -74,6 +74,8 @@ class Config:
     expired_s: float = 86_400.0
     stream_maxlen: int = 200_000
     record_queue: int = 20_000
+    capture_stream_maxlen: int = 20_000
+    capture_queue: int = 2_000
     record_sample: float = 0.01  # of the requests without anything to remark, whose records hold all candidates
     cors_origins: tuple[str, ...] = ()
     media_hosts: tuple[str, ...] = ()
@@ -135,6 +137,8 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         stream_maxlen=read.integer("ROUTER_STREAM_MAXLEN", default.stream_maxlen, low=1000, env=env),
         record_sample=read.integer("ROUTER_RECORD_SAMPLE_PERCENT", round(default.record_sample * 100), low=0, high=100, env=env) / 100,
         record_queue=read.integer("ROUTER_RECORD_QUEUE", default.record_queue, low=100, env=env),
+        capture_stream_maxlen=read.integer("ROUTER_CAPTURE_STREAM_MAXLEN", default.capture_stream_maxlen, low=1000, env=env),
+        capture_queue=read.integer("ROUTER_CAPTURE_QUEUE", default.capture_queue, low=100, env=env),
         cors_origins=read.words("ROUTER_CORS_ORIGINS", env=env),
         catalogue=_digests("ROUTER_CATALOGUE", env),
         tokens_s=number("ROUTER_TOKENS_S", default.tokens_s),

@@ -368,6 +368,7 @@ class Flight:
             record = self._record(outcome, ttft_s)
             spans.account(self.plane, self, record)
             self.plane.telemetry.add(record)
+            self.plane.captures.note(self)
 
     def _ttft_s(self) -> float | None:
         """Time to first token, of streams only: the first byte of a whole answer comes when the last token is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from uuid import UUID
 
-from namespaces.core import keyring
+from namespaces.core import captures, keyring
 from namespaces.core.keyring import KeyringError, SiblingSeal, TenantKey
 from namespaces.core.snapshot import KeyMaterial
 from routing.core import snapshot
@@ -42,6 +42,13 @@ class Keys:
         try:
             return self._roots.unwrap(tenant_id, material.version, material.wrapped)
         except KeyringError:
+            return None
+
+    def capture_key(self, key: TenantKey, capture_id: UUID, seed: bytes) -> bytes | None:
+        """The key under which a trace capture's ids are made; None if the seed is none: then nothing is captured."""
+        try:
+            return captures.capture_key(key, capture_id, seed)
+        except ValueError:
             return None
 
     def open_credential(self, owner_tenant_id: UUID, replica_id: UUID, sealed: bytes) -> str | None:

@@ -82,6 +82,10 @@ class Metrics:
             registry=self.registry,
         )
         self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
+        self.captures_sent = Counter("saltroute_captures_sent", "Captured requests written to their stream", registry=self.registry)
+        self.captures_dropped = Counter(
+            "saltroute_captures_dropped", "Captured requests lost here, by which bound", ["reason"], registry=self.registry
+        )
         self.spans_sent = Counter("saltroute_spans_sent", "Spans that the collector took", registry=self.registry)
         self.spans_dropped = Counter("saltroute_spans_dropped", "Spans lost, by why", ["reason"], registry=self.registry)
         self.cause_seconds = Counter("saltroute_cause_seconds", "What requests' time went into", ["part"], registry=self.registry)

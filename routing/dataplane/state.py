@@ -36,6 +36,7 @@ from routing.core.siblings import NONE_SHARED, Shared, Siblings
 from routing.core.trust_table import TrustTable
 from routing.core.work_clock import WorkClock
 from routing.core.working_set import WorkingSet
+from routing.dataplane.captures import CaptureDesk
 from routing.dataplane.causes import Causes
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
@@ -229,6 +230,7 @@ class Plane:
     config: Config
     metrics: Metrics
     telemetry: Telemetry
+    captures: CaptureDesk  # requests that tenants have asked to keep as traces
     tracing: Tracing
     session: aiohttp.ClientSession
     fresh_session: aiohttp.ClientSession  # never reuses a connection

@@ -13,7 +13,7 @@ from routing.core import subject
 from routing.core.engine import Engine
 from routing.core.engines import ENGINES
 from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
-from routing.core.snapshot import EndpointEntry, PoolEntry, ReplicaEntry, SnapshotError, TenantSnapshot
+from routing.core.snapshot import CaptureEntry, EndpointEntry, PoolEntry, ReplicaEntry, SnapshotError, TenantSnapshot
 from routing.dataplane.keys import Keys, TenantKey
 from tenants.core.snapshot import KeyEntry, ScopeEntry
 
@@ -43,6 +43,14 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True)
+class Capture:
+    """A trace capture that runs, and its opened key (32 bytes)."""
+
+    entry: CaptureEntry
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointView:
     """A model name that clients send, compiled."""
 
@@ -53,6 +61,7 @@ class EndpointView:
     slo: SloPolicy | None
     candidate: RoutingPolicy | None = None  # on trial
     spill: EndpointView | None = None  # the same endpoint on the pool that it spills to
+    capture: Capture | None = None  # of its traffic; None: nothing is captured
 
     @property
     def reaches(self) -> tuple[ReplicaView, ...]:
@@ -181,6 +190,7 @@ def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
     for pool in snapshot.pools:
         opened[pool.id] = tuple(_replica(pool, entry, keys) for entry in pool.replicas)
     endpoints: dict[str, EndpointView] = {}
+    key = keys.open_tenant_key(snapshot.tenant_id, snapshot.key_material)
     for entry in snapshot.endpoints:
         if entry.pool_id not in pools:
             raise SnapshotError("an endpoint names a pool that the document lacks")
@@ -190,19 +200,32 @@ def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
             candidate = None if entry.candidate_policy is None else compile_routing(entry.candidate_policy.spec)
         except PolicyError as error:
             raise SnapshotError(f"a policy does not compile: {error.field}") from None
-        home = EndpointView(entry=entry, pool=pools[entry.pool_id], replicas=opened[entry.pool_id], policy=policy, slo=slo, candidate=candidate)
+        home = EndpointView(
+            entry=entry,
+            pool=pools[entry.pool_id],
+            replicas=opened[entry.pool_id],
+            policy=policy,
+            slo=slo,
+            candidate=candidate,
+            capture=_capture(entry.capture, key, keys),
+        )
         spill = pools.get(entry.spill_pool_id) if entry.spill_pool_id not in (None, entry.pool_id) else None
         if slo is not None and slo.overload == "spill" and spill is not None:
             home = replace(home, spill=replace(home, pool=spill, replicas=opened[spill.id]))
         endpoints[entry.name] = home
     return TenantView(
         snapshot=snapshot,
-        key=keys.open_tenant_key(snapshot.tenant_id, snapshot.key_material),
+        key=key,
         endpoints=endpoints,
         scopes={scope.path: scope for scope in snapshot.scopes},
         scope_paths={scope.id: scope.path for scope in snapshot.scopes},
         namespaces=OrderedDict(),
     )
+
+
+def _capture(entry: CaptureEntry | None, key: TenantKey | None, keys: Keys) -> Capture | None:
+    own = None if entry is None or key is None else keys.capture_key(key, entry.id, entry.seed)
+    return None if entry is None or own is None else Capture(entry=entry, key=own)
 
 
 def _replica(pool: PoolEntry, entry: ReplicaEntry, keys: Keys) -> ReplicaView:
