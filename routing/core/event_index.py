@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from routing.core import blocks
@@ -217,6 +218,10 @@ class EventIndex:
         table = self._tables.get(target)
         if table is None or table.unusable is not None or not table.groups:
             return NO_EVENT_MATCH
+        if len(table.groups) == 1:
+            (group,) = table.groups.values()
+            if group.window_blocks is None:
+                return self._match_one(group, ns_key, chain, max(0.0, now_s - table.last_s))
         tokens = gpu_tokens = 1 << 62
         lowest, unit = 0, 1
         for group in sorted(table.groups.values(), key=_windowed):
@@ -242,6 +247,19 @@ class EventIndex:
         medium = MEDIA[lowest] if lower else "GPU"
         return EventMatch(gpu_tokens // size, gpu_tokens, lower, medium, max(0.0, now_s - table.last_s))
 
+    def _match_one(self, group: Group, ns_key: bytes, chain: Chain, age_s: float) -> EventMatch:
+        """As :meth:`match_chain`, of the one group that most models have."""
+        segment = group.segments.get(ns_key)
+        held, gpu, tier = (0, 0, 0) if segment is None else self._held(segment, chain(group.block_tokens))
+        if not held:
+            return NO_EVENT_MATCH
+        return EventMatch(gpu, gpu * group.block_tokens, held - gpu, MEDIA[tier] if held > gpu else "GPU", age_s)
+
+    def largest_block(self, target: Target) -> int:
+        """The largest of :meth:`block_sizes`; 0 of none."""
+        table = self._tables.get(target)
+        return 0 if table is None else max([group.block_tokens for group in table.groups.values()], default=0)
+
     def block_sizes(self, target: Target) -> tuple[int, ...]:
         """The block sizes (tokens) of a target's KV groups, as far as it showed them."""
         table = self._tables.get(target)
@@ -250,18 +268,19 @@ class EventIndex:
     def _held(self, segment: Segment, digests: Sequence[bytes]) -> tuple[int, int, int]:
         """How many leading blocks are held anywhere, how many in GPU memory, and the slowest tier of the others.
 
-        A chain that was only ever cut at its leaves is monotone, so galloping and bisection find its end. Where a hole is known, every block is asked
-        for.
+        A chain that was only ever cut at its leaves is monotone, so bisection finds its end, once neither its first nor its last block has told it.
+        Where a hole is known, every block is asked for.
         """
         held = segment.held
         if segment.lost:
             self.counters["holes_matched"] += 1
-            count = next((position for position, digest in enumerate(digests) if digest not in held), len(digests))
+            count = sum(1 for _ in takewhile(held.__contains__, digests))
+        elif not digests or digests[0] not in held:
+            count = 0
+        elif digests[-1] in held:
+            count = len(digests)
         else:
-            low, high = 0, 1
-            while high <= len(digests) and digests[high - 1] in held:
-                low, high = high, high * 2
-            count, high = low, min(high, len(digests) + 1) - 1
+            count, high = 1, len(digests) - 1
             while count < high:
                 middle = (count + high) // 2
                 if digests[middle] in held:

@@ -163,13 +163,14 @@ class HistoryIndex:
         leaf = found[-1][0]
         blocks, expected_blocks, kinds, before, probability = 0, 0.0, 0, None, 0.0
         for stretch, count in found:
-            if before is None or not before.like(stretch):
+            evidence = stretch.inferred_at_s, stretch.pending > 0
+            if evidence != before:
                 kinds += 1
                 # beyond the bound: no less than the weakest
                 probability = _probability(stretch if kinds <= MAX_STRETCHES else leaf, now_s, tau_s)
             expected_blocks += count * probability
             blocks += count
-            before = stretch
+            before = evidence
         return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
 
     def _walk(self, namespace: bytes, digests: Sequence[bytes], replica: str, owner: bytes) -> list[tuple[Stretch, int]]:

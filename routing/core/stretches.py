@@ -35,10 +35,6 @@ class Stretch:
     def age_s(self, now_s: float) -> float:
         return 0.0 if self.inferred_at_s is None else max(0.0, now_s - self.inferred_at_s)
 
-    def like(self, other: Stretch) -> bool:
-        """Whether both have the same evidence, hence the same probability at any time."""
-        return self.inferred_at_s == other.inferred_at_s and (self.pending > 0) == (other.pending > 0)
-
     def shown(self, at_s: float) -> None:
         if self.inferred_at_s is None or self.inferred_at_s < at_s:  # a sibling's word may come late
             self.inferred_at_s = at_s
@@ -83,8 +79,10 @@ class Held:
         if row is None:
             return found
         place, most = 0, len(digests)
-        while place < most and (stretch := row.get(digests[place])) is not None and stretch.digests[0] == digests[place]:
-            count = stretch.common(digests, place)
+        while place < most and (stretch := row.get(digests[place])) is not None and (mine := stretch.digests)[0] == digests[place]:
+            count = min(len(mine), most - place)
+            if mine[count - 1] != digests[place + count - 1]:
+                count = stretch.common(digests, place)
             found.append((stretch, count))
             place += count
         return found

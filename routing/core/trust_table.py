@@ -99,15 +99,19 @@ class TrustTable:
     def kappa(self, target: Target, owner: bytes, namespace: bytes, *, exact: bool, now_s: float) -> float:
         """What part of a prediction comes true: the namespace's, else its tenant's, else the median of all tenants at the target; 1 if nobody
         knows."""
+        here = self._targets.get(target)
+        if here is None:
+            return 1.0
         for account in self._accounts(target, owner, namespace):
             ledger = account.ledger(exact=exact)
             if ledger.answers >= ENOUGH:
                 return ledger.kappa(now_s)
-        here = self._targets.get(target)
-        return 1.0 if here is None else here.kappa(now_s, exact=exact)
+        return here.kappa(now_s, exact=exact)
 
     def believes_events(self, target: Target, owner: bytes, namespace: bytes) -> bool:
         """Whether this namespace's predictions at ``target`` may rest on events."""
+        if target not in self._targets:
+            return True
         return all(account.believes_events() for account in self._accounts(target, owner, namespace))
 
     def takes_full_report(self, target: Target, owner: bytes, namespace: bytes, now_s: float) -> bool:
@@ -152,16 +156,12 @@ class TrustTable:
         """Accounts of namespaces and of tenants, for metrics."""
         return self._size, sum(len(here.owners) for here in self._targets.values())
 
-    def _accounts(self, target: Target, owner: bytes, namespace: bytes) -> Iterator[Trust]:
+    def _accounts(self, target: Target, owner: bytes, namespace: bytes) -> list[Trust]:
         """The namespace's account and its tenant's, where there are such."""
-        entries = self._namespaces.get(owner)
-        account = None if entries is None else entries.get((target, namespace))
-        if account is not None:
-            yield account
-        here = self._targets.get(target)
-        account = None if here is None else here.owners.get(owner)
-        if account is not None:
-            yield account
+        entries, here = self._namespaces.get(owner), self._targets.get(target)
+        own = None if entries is None else entries.get((target, namespace))
+        tenant = None if here is None else here.owners.get(owner)
+        return [account for account in (own, tenant) if account is not None]
 
     def _owner(self, here: _AtTarget, owner: bytes) -> Trust:
         account = here.owners.get(owner)

@@ -94,28 +94,29 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
 
 
 def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, now_s: float) -> _Shown:
-    ranks = plane.residency.ranks.get(url, {})
-    matches = [plane.events.match_chain(key, prompt.chain, (url, rank), now_s) for rank in ranks]
+    events, targets = plane.events, [(url, rank) for rank in plane.residency.ranks.get(url, ())]
+    size = max([events.largest_block(target) for target in targets], default=0)
     sure = P_EVENT * (DURING_GAP if gap else 1.0)
-    sizes = [size for rank in ranks for size in plane.events.block_sizes((url, rank))]
-    tokens = expected = below = 0.0
+    tokens = expected = below = age_s = 0.0
     tier: str | None = None
-    for match in matches:
-        lower = match.lower_blocks * (match.tokens // match.blocks if match.blocks else max(sizes, default=0))
+    for target in targets:
+        match = events.match_chain(key, prompt.chain, target, now_s)
+        lower = match.lower_blocks * (match.tokens // match.blocks if match.blocks else size)
         tokens += match.tokens + lower
         expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
+        age_s = max(age_s, match.age_s)
         if lower:
             below, tier = below + sure * lower * TIER_TRUST[match.medium], match.medium
-    count = max(1, len(matches))
-    whole_tokens = prompt.exact_tokens - prompt.exact_tokens % max(sizes) if sizes else 0
-    most_tokens = engine_rule(prompt.tokens, max(sizes)) if sizes else prompt.tokens
+    count = max(1, len(targets))
+    whole_tokens = prompt.exact_tokens - prompt.exact_tokens % size if size else 0
+    most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
     held = min(most_tokens, int(tokens / count))
     return _Shown(
         tokens=held,
         most_tokens=most_tokens,
         expected_tokens=min(held * P_EVENT, expected / count),
         all_exact=int(tokens / count) >= whole_tokens > 0,
-        age_s=max((match.age_s for match in matches), default=0.0),
+        age_s=age_s,
         lower_tokens=below / count,
         tier=tier,
     )

@@ -52,16 +52,19 @@ class Book:
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     counts: Counter[tuple[State, State]] = field(default_factory=Counter)  # of changes, by the states before and after
     losses: Counter[str] = field(default_factory=Counter)  # times that messages of an engine were lost or unreadable, by its URL
+    _shown: dict[str, Shown] = field(default_factory=dict)  # what :meth:`of` found, until the next change: each decision asks for every engine
 
     def begin(self, target: Target, now_s: float) -> None:
         """Events of this target are read from now on."""
         self.ranks.setdefault(target[0], {})[target[1]] = residency_state.begin(now_s)
+        self._shown.pop(target[0], None)
         self._tell(target, Transition("history", "warming", "subscribing", now_s))
 
     def end(self, target: Target) -> None:
         """Its events are read no longer."""
         held = self.ranks.get(target[0], {})
         held.pop(target[1], None)
+        self._shown.pop(target[0], None)
         if not held:
             self.ranks.pop(target[0], None)
             self.losses.pop(target[0], None)
@@ -95,11 +98,15 @@ class Book:
 
     def of(self, url: str) -> Shown:
         """The engine's state: that of its worst rank."""
+        known = self._shown.get(url)
+        if known is not None:
+            return known
         held = self.ranks.get(url)
         if not held:
             return NO_EVENTS
         worst = min(held.values(), key=lambda one: _WORST_FIRST.index(one.state))
-        return Shown(state=worst.state, reason=worst.reason, since_s=worst.since_s)
+        shown = self._shown[url] = Shown(state=worst.state, reason=worst.reason, since_s=worst.since_s)
+        return shown
 
     def report(self) -> list[dict[str, object]]:
         """The newest changes, oldest first."""
@@ -115,6 +122,7 @@ class Book:
         if after is None:
             return
         self.ranks[target[0]][target[1]] = after[0]
+        self._shown.pop(target[0], None)
         if after[1] is not None:
             self._tell(target, after[1])
 
