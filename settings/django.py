@@ -105,13 +105,46 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
+HTTPS = env.flag("SALTROUTE_HTTPS", False)  # people reach the console over TLS; it ends at a proxy before us
+SESSION_ENGINE = "tenants.sessions"
+# The prefix makes browsers refuse the cookie from anywhere but this very host, over TLS.
+SESSION_COOKIE_NAME = "__Host-sessionid" if HTTPS else "sessionid"
+CSRF_COOKIE_NAME = "__Host-csrftoken" if HTTPS else "csrftoken"
 SESSION_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SAMESITE = "Lax"
-SESSION_COOKIE_SECURE = env.flag("SALTROUTE_HTTPS", False)
-CSRF_COOKIE_SECURE = SESSION_COOKIE_SECURE
-SESSION_COOKIE_AGE = 12 * 3600  # s
+SESSION_COOKIE_SAMESITE = "Lax"  # Strict would lose the session of whoever follows a link from a chat or a mail
+CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SESSION_COOKIE_AGE = env.integer("SALTROUTE_SESSION_S", 12 * 3600, low=60, high=30 * 86400)  # life of a session, however busy
+SESSION_IDLE_S = env.integer(
+    "SALTROUTE_SESSION_IDLE_S", 3600, low=60, high=30 * 86400
+)  # without a page asked for; pages that refresh themselves do not count
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = env.integer("SALTROUTE_HSTS_S", 365 * 86400) if HTTPS else 0
+SILENCED_SYSTEM_CHECKS = [
+    "security.W005",  # whether other hosts below this name speak TLS is not ours to promise
+    "security.W021",  # nor whether browsers should ship with that promise
+    "security.W008",  # the proxy that ends TLS redirects; we see plain HTTP from it alone
+]
+PASSWORD_RESET_TIMEOUT = env.integer("SALTROUTE_RESET_S", 3600, low=60, high=86400)  # life of a mailed link
+INVITATION_DAYS = env.integer("SALTROUTE_INVITATION_DAYS", 7, low=1, high=90)
+
+# Second factors: 32-byte keys that seal their secrets at rest, current first. The web alone holds them; they open nothing else.
+SIGN_IN_KEYS = env.secret_files("SALTROUTE_SIGN_IN_KEY_FILES")
+OPERATORS_SECOND_FACTOR = env.flag("SALTROUTE_OPERATORS_SECOND_FACTOR", False)  # platform operators must have one
+
+# Mail: a server, or a directory into which each mail is written as a file, or none. Read by the worker that sends; the web asks whether it is set.
+CONSOLE_URL = env.text("SALTROUTE_CONSOLE_URL", f"http://127.0.0.1:{env.integer('CONTROL_PORT', 8000)}")
+EMAIL_HOST = env.text("SALTROUTE_SMTP_HOST", "") or "localhost"
+EMAIL_PORT = env.integer("SALTROUTE_SMTP_PORT", 587, low=1, high=65535)
+EMAIL_HOST_USER = env.text("SALTROUTE_SMTP_USER", "")
+EMAIL_HOST_PASSWORD = (env.optional_secret_file("SALTROUTE_SMTP_PASSWORD_FILE") or b"").decode().strip()
+EMAIL_USE_TLS = env.flag("SALTROUTE_SMTP_STARTTLS", True)
+EMAIL_TIMEOUT = env.integer("SALTROUTE_SMTP_TIMEOUT_S", 5, low=1, high=60)
+EMAIL_FILE_PATH = env.text("SALTROUTE_MAIL_DIR", "") or None
+MAIL_IS_SET = bool(EMAIL_FILE_PATH or env.text("SALTROUTE_SMTP_HOST", ""))
+EMAIL_BACKEND = f"django.core.mail.backends.{'filebased' if EMAIL_FILE_PATH else 'smtp'}.EmailBackend"
+DEFAULT_FROM_EMAIL = env.text("SALTROUTE_MAIL_FROM", "saltroute@localhost")
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
@@ -182,6 +215,7 @@ CELERY_TASK_ROUTES = {
     "routing.webhooks*": {"queue": "keys"},
     "routing.tend_records": {"queue": "bulk"},
     "routing.keep_partitions": {"queue": "bulk"},
+    "tenants.mail*": {"queue": "bulk"},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -193,6 +227,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconciliation": {"task": "routing.reconcile", "schedule": 60.0},
     "alerts": {"task": "routing.alerts_sweep", "schedule": 60.0},
     "webhooks": {"task": "routing.webhooks_sweep", "schedule": 10.0},
+    "mail": {"task": "tenants.mail_sweep", "schedule": 3.0},
     "records-tend": {"task": "routing.tend_records", "schedule": 60.0},
     "records-partitions": {"task": "routing.keep_partitions", "schedule": 3600.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
@@ -229,4 +264,6 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
+    # Two lines for each of a dozen tasks a second would bury what matters; a task that fails is logged as an error.
+    "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat")},
 }

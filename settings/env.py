@@ -109,6 +109,15 @@ def optional_secret_file(name: str, *, env: Mapping[str, str] = os.environ) -> b
     return secret_file(name, env=env) if env.get(name) else None
 
 
+def secret_files(name: str, *, env: Mapping[str, str] = os.environ) -> tuple[bytes, ...]:
+    """Read the bytes of every file in the comma-separated list ``name``, in order; empty when it is not set.
+
+    Raises:
+        EnvError: a file cannot be read, or is empty.
+    """
+    return tuple(secret_file(name, env={name: path}) for path in words(name, env=env))
+
+
 def root_references(*, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Where this process is told to find root keys, the current one first; empty where it may hold none.
 

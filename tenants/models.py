@@ -172,7 +172,7 @@ class Membership(TenantRow):
 
 
 class Invitation(TenantRow):
-    """An e-mail address that was offered a role. The link's token is derived from ``nonce`` and the installation's secret; its digest finds the row."""
+    """An e-mail address that was offered a role. The link's token follows from ``nonce`` and the installation's secret; its digest finds the row."""
 
     email = models.EmailField(max_length=254)
     role = models.CharField(max_length=16, choices=[(role.value, role.value) for role in Role])

@@ -101,6 +101,8 @@ def prepare() -> Services:
         DATABASE_URL=services.role_url(roles.OWNER),
         VALKEY_URL=services.valkey_url("control"),
         SALTROUTE_SECRET_KEY_FILE=str(held.file("django.key")),
+        SALTROUTE_SIGN_IN_KEY_FILES=str(held.file("signin.key")),
+        SALTROUTE_MAIL_DIR=str(home.mail),
         SALTROUTE_ROOT_KEY_FILE=str(held.file("root.key")),
         SALTROUTE_SEAL_PUBLIC_KEY_FILE=str(held.file("seal.pub")),
         SALTROUTE_PUBLISH_KEY_FILE=str(held.file("publish.key")),

@@ -39,6 +39,7 @@ class Shown:
     email: str
     password: str
     router: str
+    mail: str = ""  # the directory that mails are written to; empty when they go to a server
     audited: str = ""  # what the first isolation audits found, in one line
     key: str | None = None
     token: str | None = None
@@ -53,6 +54,8 @@ class Shown:
             f"  API        {self.console}/api/docs/",
             f"  Router     {self.router}/v1",
         ]
+        if self.mail:
+            lines.append(f"  Mail       {self.mail}/   one file for each; SALTROUTE_SMTP_HOST names a server instead")
         if self.curl is None:
             return "\n".join([*lines, "", "  No simulated fleet (FLEET=0): declare your replicas with manage.py apply -f FILE.yaml"])
         why = f"  curl {self.console}/api/v1/decisions/ID -H 'Authorization: Bearer {self.token}'   # ID: x-saltroute-decision of the answer"
@@ -78,7 +81,8 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
         Stopped: ``stopped()`` became true.
     """
     password = _make_login(plan, stopped=stopped)
-    shown = Shown(console=plan.options.control_url, email=LOGIN_EMAIL, password=password, router=plan.options.router_url)
+    mail = plan.manage("operator").env.get("SALTROUTE_MAIL_DIR", "")
+    shown = Shown(console=plan.options.control_url, email=LOGIN_EMAIL, password=password, router=plan.options.router_url, mail=mail)
     if plan.options.fleet > 0:
         sample = _declare(plan, stopped=stopped)
         wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)

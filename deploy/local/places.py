@@ -43,6 +43,11 @@ class Home:
         return self.root / "state"
 
     @property
+    def mail(self) -> Path:
+        """Where mails are written when no server is named."""
+        return self.root / "mail"
+
+    @property
     def digest(self) -> str:
         """Names this home in places outside it."""
         return hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
@@ -51,7 +56,7 @@ class Home:
         """Create the directories. Others may pass through the root (PostgreSQL's account must), but read nothing."""
         self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.root.chmod(0o711)
-        for directory in (self.logs, self.run, self.secrets, self.state):
+        for directory in (self.logs, self.run, self.secrets, self.state, self.mail):
             private_dir(directory)
 
 

@@ -100,7 +100,7 @@ class Plan:
         # no query string, referrer or user agent in the access log
         argv += ["--access-logfile", "-", "--access-logformat", '%(h)s "%(m)s %(U)s" %(s)s %(b)s %(L)ss']
         argv += ["--worker-tmp-dir", str(self.home.run), "--no-control-socket"]
-        child = self.child("control", argv, self._control("control"))
+        child = self.child("control", argv, self._control("control") | self._sign_in())
         return Service(child, lambda: answers(f"{options.control_url}/login"))
 
     def _worker(self, queue: str) -> Service:
@@ -161,7 +161,7 @@ class Plan:
     # ---- who holds what -------------------------------------------------------------------------------------------------
 
     def _control(self, valkey_user: str) -> dict[str, str]:
-        """What the web, the Celery workers and commands may hold: never the root key, never the records key."""
+        """What the web, the Celery workers and commands may hold: never the root key, the sign-in key or the records key."""
         return (
             self._database("saltroute_app")
             | self._valkey(valkey_user)
@@ -172,8 +172,22 @@ class Plan:
                 "SALTROUTE_EVIDENCE_PUBLIC_KEY_FILE": str(self.held.file("evidence.pub")),
                 "SALTROUTE_ALLOWED_RANGES": self.options.allowed_ranges,
                 "SALTROUTE_ROUTER_URL": self.options.router_url,
+                "SALTROUTE_CONSOLE_URL": self.base.get("SALTROUTE_CONSOLE_URL", self.options.control_url),
             }
+            | self._mail()
         )
+
+    def _mail(self) -> dict[str, str]:
+        """Mails go into files below the home, unless the person names a server (``SALTROUTE_SMTP_HOST``; its password is in ``secrets``)."""
+        if not self.base.get("SALTROUTE_SMTP_HOST"):
+            return {"SALTROUTE_MAIL_DIR": str(self.home.mail)}
+        password = self.held.password_file("smtp")
+        return {"SALTROUTE_SMTP_PASSWORD_FILE": str(password)} if password.exists() else {}
+
+    def _sign_in(self) -> dict[str, str]:
+        """What seals second factors, for the web alone; with the former key behind it while it is being replaced (docs/people.md)."""
+        files = [self.held.file(name) for name in ("signin.key", "signin.former.key")]
+        return {"SALTROUTE_SIGN_IN_KEY_FILES": ",".join(str(file) for file in files if file.exists())}
 
     def _root(self) -> dict[str, str]:
         """The root key, for the routers and the ``keys`` worker alone; with the former one beside it while a rotation goes on (docs/keys.md)."""

@@ -61,6 +61,7 @@ def ensure(directory: Path) -> Secrets:
     _put(held.file("records.key"), lambda: secrets.token_bytes(KEY_BYTES))
     evidence = _put(held.file("evidence.key"), lambda: secrets.token_bytes(KEY_BYTES))  # signs audit reports
     _put_derived(held.file("evidence.pub"), keyring.publish_public_key(evidence))
+    _put(held.file("signin.key"), lambda: secrets.token_bytes(KEY_BYTES))  # seals second factors; the web's alone
     _put(held.file("django.key"), lambda: secrets.token_urlsafe(48).encode())
     names = [POSTGRES_ADMIN, *(f"pg_{role}" for role in roles.LOGIN_ROLES), *(f"valkey_{user}" for user in valkey.USERS)]
     for name in names:

@@ -81,6 +81,4 @@ class ConsoleSession(SessionAuthentication):
 
 def caller_of(user: User, peer: str) -> Caller:
     """A signed-in person as a caller."""
-    return Caller(
-        actor=Actor(kind="user", label=user.email, id=user.id, peer_address=peer), platform=user.is_platform_operator, user_id=user.id
-    )
+    return Caller(actor=Actor(kind="user", label=user.email, id=user.id, peer_address=peer), platform=user.is_platform_operator, user_id=user.id)

@@ -27,7 +27,7 @@ from tenants.core.errors import Forbidden, NotFound
 from tenants.core.roles import Permission, Role, permissions
 from tenants.models import PLATFORM_SLUG, Tenant, User
 from tenants.scoping import tenant_scope
-from tenants.services import denials
+from tenants.services import denials, second_factors
 
 SAFE_METHODS = ("GET", "HEAD")
 Handler = Callable[..., Response]
@@ -144,7 +144,10 @@ class TenantView(ApiView):
         caller, slug = self.caller, request.headers.get(queries.TENANT_HEADER)
         self.platform = caller.platform
         if caller.user_id is not None:
-            seat = queries.seat_of_user(User.objects.get(id=caller.user_id), slug)
+            person = User.objects.get(id=caller.user_id)
+            seat = queries.seat_of_user(person, slug)
+            if second_factors.missing(person, seat):
+                raise Forbidden("A second factor is required here: set it up on your account page in the console.")
             self.role = seat.role
             return seat.tenant_id, None
         self.role = Role.OWNER if caller.platform else cast(Role, caller.token_role)

@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 
 from tenants.api.bodies import Body, Moment
 from tenants.core.roles import Permission, Role
-from tenants.models import ApiKey, AuditEntry, Membership, Scope, Tenant
-from tenants.queries import KeyStatus, Seat, key_status
+from tenants.models import ApiKey, AuditEntry, Invitation, Membership, Scope, Tenant
+from tenants.queries import KeyStatus, Seat, invitation_state, key_status
 
 Reason = Annotated[str, msgspec.Meta(max_length=500, description="Goes to the audit log.")]
 
@@ -24,6 +24,7 @@ class TenantOut(msgspec.Struct, frozen=True, kw_only=True):
     slug: str
     name: str
     suspended: bool
+    require_second_factor: bool
     config_version: int
     created_at: datetime
 
@@ -42,6 +43,12 @@ class TenantChange(Body):
     name: str | UnsetType = UNSET
     suspended: bool | UnsetType = UNSET
     reason: Reason = ""
+
+
+class SignInRules(Body):
+    """How people get into this tenant's console."""
+
+    require_second_factor: bool
 
 
 class WithReason(Body):
@@ -91,6 +98,27 @@ class MemberChange(Body):
     """A member's new role."""
 
     role: Role
+
+
+class InvitationOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An invitation. ``state``: open, accepted, revoked or expired; ``mail``: queued, sent, failed, or none where no mail is sent."""
+
+    id: UUID
+    email: str
+    role: Role
+    state: str
+    mail: str
+    invited_by: str
+    created_at: datetime
+    expires_at: datetime
+    accepted_at: datetime | None
+    revoked_at: datetime | None
+
+
+class InvitationSent(InvitationOut, frozen=True, kw_only=True):
+    """An invitation just made. ``link`` is null but for platform operators, who are shown it this once."""
+
+    link: str | None
 
 
 class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,7 +240,13 @@ class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
 def tenant_out(row: Tenant) -> TenantOut:
     """A tenant's row as answered."""
     return TenantOut(
-        id=row.id, slug=row.slug, name=row.name, suspended=row.suspended, config_version=row.config_version, created_at=row.created_at
+        id=row.id,
+        slug=row.slug,
+        name=row.name,
+        suspended=row.suspended,
+        require_second_factor=row.require_second_factor,
+        config_version=row.config_version,
+        created_at=row.created_at,
     )
 
 
@@ -248,6 +282,23 @@ def key_out(row: ApiKey, now: datetime) -> KeyOut:
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
+    )
+
+
+def invitation_out(row: Invitation, now: datetime, shape: type[InvitationOut] = InvitationOut, **more: str | None) -> InvitationOut:
+    """An invitation as answered."""
+    return shape(
+        id=row.id,
+        email=row.email,
+        role=Role(row.role),
+        state=invitation_state(row, now),
+        mail=row.mail,
+        invited_by=row.invited_by,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        accepted_at=row.accepted_at,
+        revoked_at=row.revoked_at,
+        **more,
     )
 
 

@@ -55,9 +55,7 @@ class TokenCollection(TenantView):
             require_platform(self.caller)
             if wanted.role is not Role.OWNER:
                 raise Invalid("A platform operator's token has the role owner.", field="role")
-            return api_keys.issue_platform_token(
-                tenant_id=self.tenant_id, actor=self.actor, name=wanted.name, expires_at=wanted.expires_at, now=now
-            )
+            return api_keys.issue_platform_token(tenant_id=self.tenant_id, actor=self.actor, name=wanted.name, expires_at=wanted.expires_at, now=now)
         return api_keys.issue_control(
             tenant_id=self.tenant_id,
             actor=self.actor,

@@ -10,7 +10,7 @@ from django.urls import URLPattern, URLResolver
 from tenants.api.audit import AuditLog
 from tenants.api.base import both
 from tenants.api.keys import KeyCollection, KeyItem, KeyRotation
-from tenants.api.members import MemberCollection, MemberItem
+from tenants.api.members import InvitationCollection, InvitationItem, MemberCollection, MemberItem, SignInRulesView
 from tenants.api.scopes import ScopeCollection, ScopeItem, ScopeRaise
 from tenants.api.tenants import MeView, TenantCollection, TenantItem
 from tenants.api.tokens import TokenCollection, TokenItem, TokenRotation
@@ -21,6 +21,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *both("tenants/<str:reference>", TenantItem, "tenant"),
     *both("members", MemberCollection, "members"),
     *both("members/<str:reference>", MemberItem, "member"),
+    *both("invitations", InvitationCollection, "invitations"),
+    *both("invitations/<str:reference>", InvitationItem, "invitation"),
+    *both("sign-in-rules", SignInRulesView, "sign-in-rules"),
     *both("keys", KeyCollection, "keys"),
     *both("keys/<path:reference>/rotate", KeyRotation, "key-rotate"),
     *both("keys/<path:reference>", KeyItem, "key"),

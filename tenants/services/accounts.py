@@ -7,17 +7,19 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
 
-from tenants import changes, queries
+from tenants import changes, queries, sessions
 from tenants.actor import Actor, system
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid
 from tenants.models import PLATFORM_SLUG, User
 from tenants.scoping import tenant_scope
+from tenants.services import mail
 
 EMAIL_MAX = 254
 _ACCOUNTS = system("accounts")
 PASSWORD_MAX = 1000  # characters; hashing a megabyte would be somebody's way to keep us busy
+NOTICED = frozenset({"account.set_password", "account.second_factor_on", "account.second_factor_off", "account.second_factor_forgotten"})
 
 
 def normal_email(email: object, *, field: str = "email") -> str:
@@ -48,7 +50,7 @@ def create(*, email: str, password: str | None, name: str = "", platform_operato
     _set_password(user, password)
     with refuse_on(tenants_user_email_key=Conflict("This e-mail has an account.", field="email")):
         user.save()
-    _record(user, actor, "account.create")
+    record(user, actor, "account.create")
     return user
 
 
@@ -69,18 +71,49 @@ def ensure(*, email: str) -> User:
 
 @transaction.atomic
 def set_password(*, user: User, password: str, actor: Actor = _ACCOUNTS) -> None:
-    """Set a new password. Sessions that were opened with the old one end. Every tenant that the person is a member of has it in its audit log.
+    """Set a new password. Every session of the person ends. Every tenant that they are a member of has it in its audit log, and they get a mail.
 
     Raises:
         Invalid: the password is not acceptable.
     """
+    first = not user.has_usable_password()
     _set_password(user, password)
     user.save(update_fields=["password"])
-    _record(user, actor, "account.set_password")
+    record(user, actor, "account.first_password" if first else "account.set_password")
+    sessions.end_all(user=user)
 
 
-def _record(user: User, actor: Actor, action: str) -> None:
-    """Accounts belong to no tenant: a change is written where the account opens something. An operator's opens everything: the platform's log."""
+@transaction.atomic
+def change_password(*, user: User, current: str, password: str, actor: Actor) -> None:
+    """Set a new password, proven by the current one.
+
+    Raises:
+        Invalid: the current password is wrong, or the new one is not acceptable.
+    """
+    if not user.check_password(current):
+        raise Invalid("The current password is not right.", field="current")
+    set_password(user=user, password=password, actor=actor)
+
+
+@transaction.atomic
+def rename(*, user: User, name: str, actor: Actor) -> None:
+    """Change the name by which others see a person; an empty one takes it away. Safe to repeat.
+
+    Raises:
+        Invalid: not a name.
+    """
+    checked, before = names.label(name, field="name") if name else "", user.name
+    if checked != before:
+        user.name = checked
+        user.save(update_fields=["name"])
+        record(user, actor, "account.rename", before={"name": before}, after={"name": checked})
+
+
+def record(user: User, actor: Actor, action: str, *, before: dict[str, str] | None = None, after: dict[str, str] | None = None) -> None:
+    """Accounts belong to no tenant: a change is written where the account opens something. An operator's opens everything: the platform's log.
+
+    Changes of how a person signs in are mailed to them too.
+    """
     if user.is_platform_operator:
         platform = queries.tenant_id_of(PLATFORM_SLUG)
         where = [platform] if platform is not None else []
@@ -88,7 +121,18 @@ def _record(user: User, actor: Actor, action: str) -> None:
         where = [seat.tenant_id for seat in queries.tenants_of_user(user)]
     for tenant_id in where:
         with tenant_scope(tenant_id):
-            changes.record(tenant_id=tenant_id, actor=actor, action=action, object_id=user.id, object_label=user.email, publishes=False)
+            changes.record(
+                tenant_id=tenant_id,
+                actor=actor,
+                action=action,
+                object_id=user.id,
+                object_label=user.email,
+                before=before,
+                after=after,
+                publishes=False,
+            )
+    if action in NOTICED:
+        mail.queue(kind=mail.CHANGED, address=user.email)
 
 
 def _set_password(user: User, password: str | None) -> None:

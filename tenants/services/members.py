@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
+from tenants.core.api_key import Kind
 from tenants.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound
 from tenants.core.roles import Role
-from tenants.models import PLATFORM_SLUG, Membership
+from tenants.models import PLATFORM_SLUG, ApiKey, Membership
 from tenants.services import accounts, api_keys, locks
 
 MAX_MEMBERS_PER_TENANT = 500
@@ -27,7 +30,7 @@ def add(*, tenant_id: UUID, actor: Actor, email: str, role: str, ceiling: Role) 
     granted = api_keys.check_role(role, ceiling)
     address = accounts.normal_email(email)
     if locks.tenant(tenant_id).slug == PLATFORM_SLUG:
-        raise Invalid("The platform has operators, not members: see the command createoperator.")
+        raise Invalid("The platform has operators, not members: see the command operator.")
     if Membership.objects.filter(tenant_id=tenant_id).count() >= MAX_MEMBERS_PER_TENANT:
         raise LimitReached(f"A tenant has at most {MAX_MEMBERS_PER_TENANT} members (MAX_MEMBERS_PER_TENANT).")
     membership = Membership(tenant_id=tenant_id, user=accounts.ensure(email=address), role=granted.value)
@@ -71,6 +74,13 @@ def remove(*, tenant_id: UUID, actor: Actor, membership_id: UUID, ceiling: Role)
     _record(membership, actor, "member.remove", before={"role": membership.role})
     Membership.objects.filter(tenant_id=tenant_id, id=membership_id).delete()
     return membership
+
+
+def tokens_of(membership: Membership) -> QuerySet[ApiKey]:
+    """Control tokens of the tenant that this member issued and that are not revoked, inside its scope. They go on when the member goes."""
+    return ApiKey.objects.filter(tenant_id=membership.tenant_id, kind=Kind.CONTROL.value, created_by=membership.user.email, revoked_at=None).order_by(
+        "name"
+    )
 
 
 def _locked(tenant_id: UUID, membership_id: UUID, ceiling: Role) -> Membership:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from tenants.core import names
 from tenants.core.errors import Conflict, Invalid
 from tenants.core.roles import Role
 from tenants.core.scopes import ROOT
-from tenants.models import PLATFORM_SLUG, Scope, Tenant
+from tenants.models import PLATFORM_SLUG, Scope, Tenant, User
 from tenants.scoping import tenant_scope
 from tenants.services import locks, members
 
@@ -97,6 +97,25 @@ def suspend(*, tenant_id: UUID, actor: Actor, suspended: bool, reason: str = "")
     return tenant
 
 
+def require_second_factor(*, tenant_id: UUID, actor: Actor, required: bool) -> Tenant:
+    """Ask every person in this tenant's console for a second factor, or no longer; from the next page on. Control tokens are not people.
+
+    Raises:
+        NotFound: deleted.
+        Conflict: a person asks for it who has none: the first page after it would shut them out.
+    """
+    tenant = locks.tenant(tenant_id)
+    if tenant.require_second_factor == required:
+        return tenant
+    if required and actor.kind == "user" and not (actor.id and User.objects.filter(id=actor.id, second_factor_at__isnull=False).exists()):
+        raise Conflict("Set up your own second factor first.", field="require_second_factor")
+    tenant.require_second_factor = required
+    tenant.save(update_fields=["require_second_factor"])
+    before, after = {"require_second_factor": not required}, {"require_second_factor": required}
+    _record(tenant, actor, "tenant.require_second_factor", before=before, after=after, publishes=False)
+    return tenant
+
+
 def delete(*, tenant_id: UUID, actor: Actor, reason: str = "", now: datetime) -> Tenant:
     """Delete a tenant: routers get a tombstone under which every key is unknown, its people and tokens lose it at once, its slug is free again.
 
@@ -143,8 +162,8 @@ def _record(
     actor: Actor,
     action: str,
     *,
-    before: dict[str, str] | None = None,
-    after: dict[str, str] | None = None,
+    before: Mapping[str, str | bool] | None = None,
+    after: Mapping[str, str | bool] | None = None,
     reason: str = "",
     publishes: bool = True,
 ) -> None:
@@ -154,8 +173,8 @@ def _record(
         action=action,
         object_id=tenant.id,
         object_label=tenant.slug,
-        before=before,
-        after=after,
+        before=None if before is None else dict(before),
+        after=None if after is None else dict(after),
         reason=reason,
         publishes=publishes,
     )
