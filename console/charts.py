@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+COLOURS = 18  # classes f1 to f18 of the style sheet, any two of which people of every colour vision tell apart
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:
@@ -20,7 +22,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a horizontal bar. ``name`` is the term, ``slot`` its colour (1 to 8)."""
+    """A part of a horizontal bar. ``name`` is the term, ``slot`` its colour (1 to ``COLOURS``)."""
 
     name: str
     slot: int
@@ -170,7 +172,7 @@ def _length(value: float) -> float:
 
 
 def _slot(name: str, slots: Sequence[str]) -> int:
-    return (slots.index(name) if name in slots else len(slots)) % 8 + 1
+    return (slots.index(name) if name in slots else len(slots)) % COLOURS + 1
 
 
 def _path(points: Sequence[tuple[float, float] | None]) -> str:

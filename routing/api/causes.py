@@ -18,7 +18,11 @@ from tenants.core.roles import Permission
 _PARAMETERS = (
     OpenApiParameter("by", str, enum=list(get_args(By)), description="What to sum by; by endpoint without it."),
     OpenApiParameter("endpoint", str, description="Id or name of an endpoint."),
-    OpenApiParameter("since", datetime, description="Started at or after; an hour before the end without it, at most seven days."),
+    OpenApiParameter(
+        "since",
+        datetime,
+        description="Started at or after; an hour before the end without it, at most eight days. Rounded down to a whole step: a minute, of older times ten minutes, of days an hour.",
+    ),
     OpenApiParameter("until", datetime, description="Started before; now without it."),
 )
 
@@ -30,7 +34,7 @@ class CauseCollection(DecisionView):
 
     @describe("causes_list", "Sum what requests' time went into", answers=Causes, parameters=_PARAMETERS, tag="decisions")
     def get(self, request: Request) -> Response:
-        """Over the newest 5,000 decisions of the period. On a pool of the platform's, what tells of others is one part."""
+        """Over all decisions of the period, out of rollups. On a pool of the platform's, what tells of others is one part."""
         query = request.query_params
         return self.answer(
             summed(

@@ -18,6 +18,7 @@ from routing.services.record_store import ROLLUP, USAGE, insert_rows, rollup_row
 from tenants.scoping import require_scope
 
 SETTLED = timedelta(minutes=2)  # of a minute's start; later rows for it are merged by a later run
+FOLD_EVERY_S = 60.0  # the schedule of routing.tend_records
 FOLD_STARTS = 120  # starts that one run merges: about two hours of minutes
 FOLD_ROWS = 20_000  # rows that one run takes away
 LATE = timedelta(hours=26)  # rows of one key are looked for so far back; of records that came later there are several, which readers add up
@@ -81,6 +82,13 @@ def forget(tenant_id: UUID, *, rollups_before: datetime, usage_before: datetime)
         gone += cursor.rowcount
         cursor.execute("DELETE FROM routing_usagerow WHERE tenant_id = %s AND day < %s", [tenant_id, usage_before.date()])
         return int(gone + cursor.rowcount)
+
+
+def step_of(moment: datetime, now: datetime, grain: Grain = "detail") -> datetime:
+    """The begin of the step that holds ``moment``, as wide as rows of its age are or may soon be: rows from it on are wholly within."""
+    unix_s = moment.timestamp()
+    wide_s = width_s(now.timestamp() - unix_s + FOLD_EVERY_S, grain)
+    return datetime.fromtimestamp(unix_s // wide_s * wide_s, tz=UTC)
 
 
 def _fold_minutes(tenant_id: UUID, now: datetime) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from console import charts
+from console.views.decisions import IN_ORDER
 
 lengths = st.floats(0, 1e6, allow_subnormal=False)
 
@@ -59,3 +63,67 @@ def test_no_data_is_a_gap_and_a_lonely_point_a_dot() -> None:
     assert len(line.dots) == 1
     assert charts.line_chart([("a", [None, None])]).empty
     assert not charts.line_chart([("a", [None, 1.0])]).empty
+
+
+# ---- colours -------------------------------------------------------------------------------------------------------------------------
+
+STYLE = (Path(charts.__file__).parent / "static/console/console.css").read_text()
+# G. M. Machado, M. M. Oliveira, L. A. F. Fernandes, A physiologically-based model for simulation of color vision deficiency, 2009: severity 1.
+VISIONS = {
+    "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+}
+TO_XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041))
+
+
+def _times(matrix: tuple[tuple[float, ...], ...], vector: list[float]) -> list[float]:
+    return [sum(one * other for one, other in zip(row, vector, strict=True)) for row in matrix]
+
+
+def _linear(colour: str) -> list[float]:
+    shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    return [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+
+
+def _lab(linear: list[float]) -> tuple[float, float, float]:
+    xyz = [value / white for value, white in zip(_times(TO_XYZ, linear), (0.95047, 1.0, 1.08883), strict=True)]
+    x, y, z = (value ** (1 / 3) if value > 0.008856 else 7.787 * value + 16 / 116 for value in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def _seen(colour: str, vision: str) -> tuple[float, float, float]:
+    return _lab([min(1.0, max(0.0, share)) for share in _times(VISIONS[vision], _linear(colour))])
+
+
+def _contrast(one: str, other: str) -> float:
+    bright, dim = sorted((_times(TO_XYZ, _linear(colour))[1] for colour in (one, other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def _palette(dark: bool, prefix: str) -> dict[str, str]:
+    part = STYLE.partition("@media (prefers-color-scheme: dark)")[2 if dark else 0].partition("*, *::before")[0]
+    return dict(re.findall(rf"--({prefix}\d+|surface): (#[0-9a-f]{{6}})", part))
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("palette", [("s", charts.COLOURS, 15.0, 2.6), ("p", 6, 30.0, 3.0)])
+def test_any_two_colours_are_told_apart(vision: str, dark: bool, palette: tuple[str, int, float, float]) -> None:
+    """By people of every colour vision, in light and in dark, and each against the ground it stands on."""
+    prefix, count, apart, contrast = palette
+    found = _palette(dark, prefix)
+    surface = found.pop("surface")
+    assert len(found) == count
+    for one, other in itertools.combinations(found.values(), 2):
+        assert math.dist(_seen(one, vision), _seen(other, vision)) >= apart, (one, other)
+    for colour in found.values():
+        assert _contrast(colour, surface) >= contrast, colour
+
+
+def test_no_two_parts_of_a_cause_share_a_colour() -> None:
+    """Router and generation once did."""
+    chart = charts.stacked_bars([("r", False, [(part, 1.0) for part in IN_ORDER], None)], slots=IN_ORDER)
+    slots = [slot for _, slot in chart.legend]
+    assert len(slots) == len(set(slots)) == len(IN_ORDER)
+    assert all(f".f{slot} {{ fill: var(--s{slot})" in STYLE for slot in range(1, charts.COLOURS + 1))
