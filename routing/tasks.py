@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from namespaces.tasks import root_keys
 from routing import queries
-from routing.services import alerts, key_use, publishing, retention, webhooks
+from routing.services import alerts, captures, key_use, publishing, retention, webhooks
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 from routing.services.reconciliation import running as reconciling
@@ -160,9 +160,10 @@ def tend_records() -> None:
 
 @door("routing.keep_partitions", soft_s=50, hard_s=60, expires_s=1800)
 def keep_partitions() -> None:
-    """Make and drop partitions of decisions. Not retried: there are some for days ahead, and the next beat tries again."""
+    """Make and drop partitions of decisions and of captured requests. Not retried: there are some for days ahead, and the next beat tries again."""
     try:
         done = retention.keep_partitions()
+        captures.keep_partitions()
     except (OperationalError, InterfaceError) as error:
         _log.warning("partitions of decisions were not looked after (%s); the next run tries again", type(error).__name__)
         return

@@ -33,14 +33,14 @@ USERS: Mapping[str, str] = {
     # a router reads configuration, reports itself, appends records and talks to its siblings (sealed, and to nobody else: the selector in brackets);
     # no key of Celery, no other channel
     "router": (
-        "%R~saltroute:snap:* %R~saltroute:versions %R~saltroute:artifact:* ~saltroute:router:* %W~saltroute:records "
+        "%R~saltroute:snap:* %R~saltroute:versions %R~saltroute:artifact:* ~saltroute:router:* %W~saltroute:records %W~saltroute:captures "
         "~saltroute:peers:* &saltroute:announce &saltroute:peers +pubsub|numsub "
         f"{_CONNECTION} +get +mget +strlen +exists +hget +hmget +hgetall +hlen +set +setex +expire +pexpire +del "
         "+xadd +subscribe +unsubscribe +multi +exec +discard (+publish resetchannels &saltroute:peers)"
     ),
-    # ingest consumes the record stream
+    # ingest consumes the streams of records and of captured requests
     "ingest": (
-        f"~saltroute:records* {_CONNECTION} +xread +xreadgroup +xgroup +xack +xautoclaim +xclaim +xpending +xinfo +xlen +xrange +xdel +xtrim +xadd "
+        f"~saltroute:records* ~saltroute:captures* {_CONNECTION} +xread +xreadgroup +xgroup +xack +xautoclaim +xclaim +xpending +xinfo +xlen +xrange +xdel +xtrim +xadd "
         "+exists +multi +exec +discard"
     ),
 }

@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import redis
 from django.db import InterfaceError, OperationalError, connection
 
 from routing.core import replica_state
+from routing.core.capture import CaptureRecord
 from routing.core.record import DecisionRecord, RecordError, decode, verify
 from routing.core.replica_state import ReplicaState
 from routing.services.record_store import Stored, store, store_states
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 KIND = b"k"  # the field of an entry that is no decision record
 Entry = tuple[bytes, dict[bytes, bytes]]
-Said = TypeVar("Said", DecisionRecord, ReplicaState)
+Said = TypeVar("Said", DecisionRecord, ReplicaState, CaptureRecord)
 
 
 class Ingest:
@@ -48,6 +49,9 @@ class Ingest:
     ``counts`` holds what was done since the start: ``stored``, ``repeated`` (were there already), ``states`` of replicas, ``trimmed``, and each
     reason to drop. ``spent_s`` is the time since then by step: ``read``, ``check``, ``store``, ``acknowledge``; waiting for records is in none.
     """
+
+    stream: ClassVar[str] = STREAM
+    group: ClassVar[str] = GROUP
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class Ingest:
     def ensure_group(self) -> None:
         """Make the consumer group (from the oldest entry on) and the stream, where they do not exist."""
         try:
-            self._client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+            self._client.xgroup_create(self.stream, self.group, id="0", mkstream=True)
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
@@ -108,20 +112,21 @@ class Ingest:
         if entries and self._store(entries):
             with self._step("acknowledge"), self._client.pipeline(transaction=False) as pipe:
                 ids = [entry_id for entry_id, _ in entries]
-                pipe.xack(STREAM, GROUP, *ids)
-                pipe.xdel(STREAM, *ids)  # so that the stream's bound is one on what waits, not on what is done
+                pipe.xack(self.stream, self.group, *ids)
+                pipe.xdel(self.stream, *ids)  # so that the stream's bound is one on what waits, not on what is done
                 pipe.execute()
         return len(entries)
 
     def _read(self) -> list[Entry]:
-        answer = self._client.xreadgroup(GROUP, self._consumer, {STREAM: ">"}, count=BATCH, block=max(1, int(self._block_s * 1000)))
+        answer = self._client.xreadgroup(self.group, self._consumer, {self.stream: ">"}, count=BATCH, block=max(1, int(self._block_s * 1000)))
         return _entries(answer)
 
     def _claimed(self) -> list[Entry]:
         """Entries that a dead consumer left behind, looked for every ``CLAIM_EVERY_S`` and again at once while there are any."""
         if self._clock() < self._claim_at:
             return []
-        answer = self._client.xautoclaim(STREAM, GROUP, self._consumer, min_idle_time=int(self._claim_idle_s * 1000), start_id="0-0", count=BATCH)
+        idle_ms = int(self._claim_idle_s * 1000)
+        answer = self._client.xautoclaim(self.stream, self.group, self._consumer, min_idle_time=idle_ms, start_id="0-0", count=BATCH)
         entries = [(entry_id, fields) for entry_id, fields in answer[1] if fields is not None]
         trimmed = len(answer[2]) if len(answer) > 2 else 0
         if trimmed:
@@ -147,7 +152,7 @@ class Ingest:
                 except RecordError as error:
                     dropped[error.args[0]] += 1
                     continue
-                if not one.started_at <= latest or not _has_a_day(one.started_at):
+                if not one.started_at <= latest or not has_a_day(one.started_at):
                     dropped["of no time that could be"] += 1
                     if isinstance(one, DecisionRecord):
                         unusable.append(one)
@@ -167,11 +172,15 @@ class Ingest:
             self.counts["states"] += told.stored
         if done.repeated:
             self.counts["repeated"] += done.repeated
+        self._tell(dropped)
+        return True
+
+    def _tell(self, dropped: Counter[str]) -> None:
+        """Count what was dropped, and log why."""
         self.counts.update(dropped)
         if dropped:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
             _log.warning("dropped %d stream entries: %s", dropped.total(), reasons)
-        return True
 
     def _patiently(self, work: Callable[[], Stored], waiting: int) -> Stored | None:
         """Do it, again while PostgreSQL is away; None: stopped before it was done."""
@@ -231,9 +240,9 @@ class Ingest:
     def _leave(self) -> None:
         """Take this consumer's name out of the group, unless entries are still pending under it."""
         try:
-            pending = self._client.xpending_range(STREAM, GROUP, min="-", max="+", count=1, consumername=self._consumer)
+            pending = self._client.xpending_range(self.stream, self.group, min="-", max="+", count=1, consumername=self._consumer)
             if not pending:
-                self._client.xgroup_delconsumer(STREAM, GROUP, self._consumer)
+                self._client.xgroup_delconsumer(self.stream, self.group, self._consumer)
         except redis.RedisError:
             return  # a name more in a list; whatever is pending under it is claimed by the next consumer
 
@@ -251,7 +260,7 @@ def _entries(answer: Any) -> list[Entry]:
     return found
 
 
-def _has_a_day(unix_s: float) -> bool:
+def has_a_day(unix_s: float) -> bool:
     try:
         datetime.fromtimestamp(unix_s, tz=UTC)
     except (ValueError, OverflowError, OSError):

@@ -5,6 +5,7 @@ Tables are made and dropped by the owner's function alone (see migration 0011), 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -14,10 +15,10 @@ from django.db import connection, transaction
 from django.db.models import Max, Min, Sum
 
 from routing.models import DecisionRow, RecordAccount, RecordSettings
-from routing.services import rollups
+from routing.services import captures, rollups
 from tenants import changes
 from tenants.actor import Actor
-from tenants.core.errors import Invalid
+from tenants.core.errors import Invalid, NotFound
 from tenants.queries import all_tenants
 from tenants.scoping import require_scope, tenant_scope
 from tenants.services import locks
@@ -93,6 +94,8 @@ def tend(now: datetime) -> tuple[int, int]:
             forgotten += expire(ref.tenant_id)
             before = now - timedelta(days=ROLLUP_DAYS), now - timedelta(days=USAGE_DAYS)
             forgotten += rollups.forget(ref.tenant_id, rollups_before=before[0], usage_before=before[1])
+        with contextlib.suppress(NotFound), tenant_scope(ref.tenant_id):  # deleted since the list was read
+            forgotten += captures.tend(ref.tenant_id, now)
     fold_accounts(now)
     return folded, forgotten
 

@@ -91,7 +91,8 @@ def test_a_router_does_its_work(server: Valkey) -> None:
         assert router.get("saltroute:snap:t") == b"sealed"
         assert router.hgetall("saltroute:versions") == {b"t": b"3"}
         router.set("saltroute:router:router-1", "{}", ex=10)
-        assert router.xadd("saltroute:records", {"r": "router-1"}, maxlen=1000, approximate=True)
+        for stream in ("saltroute:records", "saltroute:captures"):
+            assert router.xadd(stream, {"r": "router-1"}, maxlen=1000, approximate=True)
         channel.close()
 
 
@@ -127,6 +128,7 @@ def test_routers_talk_to_one_another(server: Valkey) -> None:
         ("PSUBSCRIBE", "*"),
         ("XRANGE", "saltroute:records", "-", "+"),
         ("XREAD", "STREAMS", "saltroute:records", "0"),
+        ("XREAD", "STREAMS", "saltroute:captures", "0"),
         ("DEL", "saltroute:snap:t"),
         ("KEYS", "*"),
         ("SCAN", "0"),
@@ -144,10 +146,11 @@ def test_what_a_router_may_not_do(server: Valkey, command: tuple[str, ...]) -> N
 
 def test_ingest_consumes_records_and_nothing_else(server: Valkey) -> None:
     with _as(server, "router") as router, _as(server, "ingest") as ingest:
-        router.xadd("saltroute:records", {"r": "router-1"})
-        ingest.xgroup_create("saltroute:records", "ingest", id="0", mkstream=True)
-        ((_, entries),) = ingest.xreadgroup("ingest", "one", {"saltroute:records": ">"})
-        assert ingest.xack("saltroute:records", "ingest", entries[0][0]) == 1
+        for stream in ("saltroute:records", "saltroute:captures"):
+            router.xadd(stream, {"r": "router-1"})
+            ingest.xgroup_create(stream, "ingest", id="0", mkstream=True)
+            ((_, entries),) = ingest.xreadgroup("ingest", "one", {stream: ">"})
+            assert ingest.xack(stream, "ingest", entries[0][0]) == 1
         for command in (("GET", "saltroute:snap:t"), ("LPUSH", "celery:publish", "t"), ("PUBLISH", "saltroute:announce", "t 1"), ("KEYS", "*")):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 ingest.execute_command(*command)
