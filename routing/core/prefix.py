@@ -53,6 +53,16 @@ def chain(seed: bytes, prompt: bytes) -> tuple[bytes, ...]:
     return tuple(digests)
 
 
-def rendezvous(seed: bytes, digests: Sequence[bytes], replica_id: bytes) -> bytes:
+def rank_stem(seed: bytes, digests: Sequence[bytes]) -> bytes:
+    """What the ranks of all replicas for one namespace and its first two blocks have in common."""
+    return seed + b"".join(digests[:2])
+
+
+def rank(stem: bytes, replica_id: bytes) -> bytes:
     """A rank for (namespace, first two blocks, replica): routers with different views agree on the same cold replica."""
-    return hashlib.sha256(seed + b"".join(digests[:2]) + replica_id).digest()[:8]
+    return hashlib.sha256(stem + replica_id).digest()[:8]
+
+
+def rendezvous(seed: bytes, digests: Sequence[bytes], replica_id: bytes) -> bytes:
+    """As :func:`rank`, where one replica is asked for."""
+    return rank(rank_stem(seed, digests), replica_id)

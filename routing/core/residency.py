@@ -153,9 +153,7 @@ class HistoryIndex:
         Along a chain, presence, age and promises are monotone: whatever touches a block touches all before it.
         """
         held = self._replicas.get(replica)
-        found = [] if held is None else held.held(owner).walk(namespace, digests)
-        if max_age_s < math.inf:
-            found = list(takewhile(lambda one: one[0].pending or one[0].age_s(now_s) <= max_age_s, found))
+        found = [] if held is None else held.held(owner).walk(namespace, digests, since_s=now_s - max_age_s)
         if not found:
             self.misses += 1
             return NO_MATCH
@@ -171,7 +169,7 @@ class HistoryIndex:
             expected_blocks += count * probability
             blocks += count
             before = evidence
-        return Match(blocks=blocks, confidence=expected_blocks / blocks, source=leaf.source, age_s=leaf.age_s(now_s))
+        return Match(blocks, expected_blocks / blocks, leaf.source, leaf.age_s(now_s))
 
     def _walk(self, namespace: bytes, digests: Sequence[bytes], replica: str, owner: bytes) -> list[tuple[Stretch, int]]:
         held = self._replicas.get(replica)

@@ -6,6 +6,7 @@ joined when the next dispatch uses both. Used by :mod:`routing.core.residency` a
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -72,14 +73,17 @@ class Held:
     def values(self) -> Iterator[Stretch]:
         return iter(self.order)
 
-    def walk(self, namespace: bytes, digests: Sequence[bytes]) -> list[tuple[Stretch, int]]:
-        """The stretches that the held prefix of ``digests`` lies in, and how many blocks of each."""
+    def walk(self, namespace: bytes, digests: Sequence[bytes], since_s: float = -math.inf) -> list[tuple[Stretch, int]]:
+        """The stretches that the held prefix of ``digests`` lies in, and how many blocks of each; as far as a dispatch in flight or an answer not
+        older than ``since_s`` says so."""
         row = self.where.get(namespace)
         found: list[tuple[Stretch, int]] = []
         if row is None:
             return found
         place, most = 0, len(digests)
         while place < most and (stretch := row.get(digests[place])) is not None and (mine := stretch.digests)[0] == digests[place]:
+            if not stretch.pending and (stretch.inferred_at_s or 0.0) < since_s:
+                break
             count = min(len(mine), most - place)
             if mine[count - 1] != digests[place + count - 1]:
                 count = stretch.common(digests, place)

@@ -6,6 +6,7 @@ below a bound, and the bound is halved whenever more than :data:`MOST` are kept,
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -17,11 +18,12 @@ _SPACE = 1 << 32
 class WorkingSet:
     """One replica's. ``now_s`` is monotonic and given by the caller; digests have at least 4 bytes."""
 
-    __slots__ = ("_bound", "_last", "dropped")
+    __slots__ = ("_bound", "_last", "_oldest_s", "dropped")
 
     def __init__(self) -> None:
         self._bound = _SPACE
         self._last: OrderedDict[bytes, float] = OrderedDict()  # by digest: when it was last sent, oldest first
+        self._oldest_s = -math.inf  # nothing in it is older
         self.dropped = 0  # left out when the sample was thinned
 
     def touch(self, digests: Iterable[bytes], now_s: float) -> None:
@@ -43,6 +45,7 @@ class WorkingSet:
     def clear(self) -> None:
         """The replica is another process: nothing was sent to it."""
         self._last.clear()
+        self._oldest_s = -math.inf
         self._bound = _SPACE
 
     def _forget(self, now_s: float) -> None:

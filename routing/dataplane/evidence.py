@@ -59,7 +59,7 @@ def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes,
     standing = plane.residency.of(url)
     if standing.state != "history" and not plane.trust.believes_events((url, 0), owner, key):
         standing = UNTRUE
-    shown = _events(plane, url, key, prompt, gap=standing.reason in _GAPS, now_s=now_s) if standing.state != "history" and prompt.exact else None
+    shown = _events(plane, standing, key, prompt, now_s=now_s) if standing.state != "history" and prompt.exact else None
     # Beyond a prompt's exact tokens (its first image) events cannot speak, history can.
     bound = shown is not None and standing.state == "exact" and not (shown.all_exact and prompt.exact_tokens < prompt.tokens)
     history = NO_MATCH
@@ -93,10 +93,10 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
     )
 
 
-def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, now_s: float) -> _Shown:
-    events, targets = plane.events, [(url, rank) for rank in plane.residency.ranks.get(url, ())]
+def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s: float) -> _Shown:
+    events, targets = plane.events, standing.targets
     size = max([events.largest_block(target) for target in targets], default=0)
-    sure = P_EVENT * (DURING_GAP if gap else 1.0)
+    sure = P_EVENT * (DURING_GAP if standing.reason in _GAPS else 1.0)
     tokens = expected = below = age_s = 0.0
     tier: str | None = None
     for target in targets:
@@ -111,12 +111,5 @@ def _events(plane: Plane, url: str, key: bytes, prompt: Prompt, *, gap: bool, no
     whole_tokens = prompt.exact_tokens - prompt.exact_tokens % size if size else 0
     most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
     held = min(most_tokens, int(tokens / count))
-    return _Shown(
-        tokens=held,
-        most_tokens=most_tokens,
-        expected_tokens=min(held * P_EVENT, expected / count),
-        all_exact=int(tokens / count) >= whole_tokens > 0,
-        age_s=age_s,
-        lower_tokens=below / count,
-        tier=tier,
-    )
+    expected = min(held * P_EVENT, expected / count)
+    return _Shown(held, most_tokens, expected, int(tokens / count) >= whole_tokens > 0, age_s, below / count, tier)

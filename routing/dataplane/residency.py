@@ -34,11 +34,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is said of one engine. ``since_s`` is monotonic."""
+    """What is said of one engine. ``since_s`` is monotonic; ``targets`` are its ranks whose events are read."""
 
     state: State
     reason: Reason
     since_s: float | None
+    targets: tuple[Target, ...] = ()
 
 
 NO_EVENTS = Shown(state="history", reason="no_events", since_s=None)
@@ -105,7 +106,7 @@ class Book:
         if not held:
             return NO_EVENTS
         worst = min(held.values(), key=lambda one: _WORST_FIRST.index(one.state))
-        shown = self._shown[url] = Shown(state=worst.state, reason=worst.reason, since_s=worst.since_s)
+        shown = self._shown[url] = Shown(worst.state, worst.reason, worst.since_s, tuple((url, rank) for rank in held))
         return shown
 
     def report(self) -> list[dict[str, object]]:
