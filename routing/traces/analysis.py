@@ -253,6 +253,25 @@ class Analysis:
             place += weight
         return top / max(1, sum(uses * weight for uses, weight in weighted)), sum(weight for _, weight in weighted)
 
+    def gap_curve(self) -> list[tuple[float, float]]:
+        """(seconds, share of reused tokens whose previous use was no longer ago), rising."""
+        total, so_far, found = sum(self._gaps.values()), 0.0, []
+        for bin_ in sorted(self._gaps):
+            so_far += self._gaps[bin_]
+            found.append((float(2 ** (bin_ / _GAP_STEPS)), so_far / total))
+        return found
+
+    def concentration_curve(self, points: int = 20) -> list[tuple[float, float]]:
+        """(share of the distinct blocks, the most used first; their share of all hits), from (0, 0) to (1, 1) where anything was used again."""
+        weighted = sorted(((uses, self._stack.weight_of(block)) for block, uses in self._stack.uses.items()), reverse=True)
+        hits, blocks = sum(uses * weight for uses, weight in weighted), max(1, self._stack.total)
+        found, place, top, step = [(0.0, 0.0)], 0.0, 0.0, blocks / points
+        for uses, weight in weighted:
+            place, top = place + weight, top + uses * weight
+            if place >= step * len(found):
+                found.append((place / blocks, top / hits))
+        return [*found, (1.0, 1.0)] if hits else []
+
     def _gap(self, share: float) -> float:
         """A quantile of the gaps, weighted by tokens."""
         wanted, so_far = share * sum(self._gaps.values()), 0.0

@@ -42,8 +42,9 @@ def analysis_values(report: Report) -> dict[str, object]:
     return asdict(report) | {"advice": asdict(classify(report))}
 
 
-def replay_lines(policy: str, summary: Summary, ceiling: float | None) -> Iterator[str]:
-    """A replay as text. ``ceiling``: the endless cache's share, where it is known."""
+def replay_lines(policy: str, summary: Summary, ceiling: float | None, *, slo_s: float | None) -> Iterator[str]:
+    """A replay as text. ``ceiling``: the endless cache's share, where it is known; ``slo_s``: the objective, if there is one."""
+    within = "" if slo_s is None else f"within {slo_s:g} s {summary.slo_share:.1%}; "
     beside = "" if ceiling is None else f" of {ceiling:.1%} possible"
     yield (
         f"{policy:18} TTFT mean {summary.ttft_mean_s:.3f} s, p50 {summary.ttft_p50_s:.3f}, p95 {summary.ttft_p95_s:.3f}, "
@@ -51,7 +52,7 @@ def replay_lines(policy: str, summary: Summary, ceiling: float | None) -> Iterat
     )
     yield (
         f"{'':18} hit {summary.hit_share:.1%}{beside}, expected {summary.expected_share:.1%}; evicted {summary.evicted_per_s:.1f} blocks/s; "
-        f"{summary.copies:.2f} copies; within the objective {summary.slo_share:.1%}; "
+        f"{summary.copies:.2f} copies; {within}"
         f"{summary.answered:,} of {summary.requests:,} answered, {summary.refused} refused, {summary.cut} cut"
     )
     yield f"{'':18} utilisation " + " ".join(f"{share:.0%}" for share in summary.utilisation)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-import secrets
+import sys
 from argparse import ArgumentParser
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
-from routing.core.policy import PolicyError, RoutingPolicy, compile_routing
-from routing.traces.analysis import LIMIT_BLOCKS, analyse, ceiling
-from routing.traces.fleet import FleetConfig, Residency
+from routing.core.policy import PolicyError, compile_routing
+from routing.traces.analysis import LIMIT_BLOCKS, Report
+from routing.traces.fleet import Residency
 from routing.traces.formats import TraceError, read
-from routing.traces.replay import Replay
-from routing.traces.report import analysis_lines, analysis_values, replay_lines
-from routing.traces.request import Trace, TraceRequest, coarsen
+from routing.traces.measure import Summary
+from routing.traces.progress import Bar, CheckpointFile, Unusable, Watched, about
+from routing.traces.report import analysis_lines, replay_lines
+from routing.traces.work import Analyze, FleetShape, Head, NamedPolicy, Outcome, Replay, TooLarge, Watcher, Work, perform
 
-REPLAY_BLOCK_TOKENS = 512
+INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
+_SHOWN_ELSEWHERE = ("html", "json", "checkpoint")  # options that change nothing of the work
 
 
 class Command(BaseCommand):
@@ -44,72 +46,100 @@ class Command(BaseCommand):
         for verb in (analyze, play):
             verb.add_argument("file", type=Path, help="a trace, plain or gzip, or a folder of session files")
             verb.add_argument("--json", action="store_true", help="print one JSON document")
+            verb.add_argument("--html", type=Path, metavar="PAGE", help="write the report with its plots as one self-contained page")
+            verb.add_argument("--checkpoint", type=Path, metavar="C", help="keep what was done in C; the same command goes on from there")
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
         """Run it."""
         path: Path = options["file"]
+        work = _analyze(options) if options["verb"] == "analyze" else _replay(options)
+        wanted = {name: repr(value) for name, value in sorted(options.items()) if name in _own(options)}
         try:
-            trace = read(path, key=secrets.token_bytes(32))
-            if options["verb"] == "analyze":
-                self._analyze(trace, options)
-            else:
-                self._replay(trace, options)
+            kept = CheckpointFile(options["checkpoint"], about(path, wanted))
+            done = self._perform(path, work, kept)
+            if options["html"] is not None:
+                options["html"].write_text(done.html, encoding="utf-8")
         except TraceError as error:
             raise CommandError(str(error)) from None
+        except (Unusable, TooLarge, ValueError) as error:
+            raise CommandError(f"{path.name}: {error}") from None
         except OSError as error:
-            raise CommandError(f"{path}: {error.strerror}") from None
-
-    def _analyze(self, trace: Trace, options: dict[str, Any]) -> None:
-        if options["limit"] < 1000:
-            raise CommandError("--limit must be at least 1000")
-        report = analyse(trace.requests, trace.block_tokens, timed=trace.timed, limit=options["limit"])
-        if options["json"]:
-            self.stdout.write(json.dumps(analysis_values(report), indent=2))
-            return
-        for line in analysis_lines(trace.name, report):
+            raise CommandError(f"{error.filename or path}: {error.strerror}") from None
+        except KeyboardInterrupt:
+            go_on = "The same command goes on from there." if options["checkpoint"] else "With --checkpoint it could go on."
+            raise CommandError(f"interrupted. {go_on}", returncode=INTERRUPTED) from None
+        kept.done()
+        lines = [json.dumps(done.values, indent=2)] if options["json"] else _lines(done.values)
+        for line in lines:
             self.stdout.write(line)
 
-    def _replay(self, trace: Trace, options: dict[str, Any]) -> None:
-        fleet = _fleet(options)
-        policies = [_policy(spec) for spec in options["policy"] or ["ettft"]]
-        if options["speedup"] <= 0:
-            raise CommandError("--speedup must be above 0")
-        if trace.block_tokens <= REPLAY_BLOCK_TOKENS and REPLAY_BLOCK_TOKENS % trace.block_tokens == 0:
-            trace = coarsen(trace, REPLAY_BLOCK_TOKENS)
-        fleet = replace(fleet, block_tokens=trace.block_tokens)
-        requests = [_faster(one, options["speedup"]) for one in trace.requests]
-        possible = ceiling(requests, trace.block_tokens)
-        values = []
-        if not options["json"]:
-            self.stdout.write(f"{trace.name}: {len(requests):,} requests. {fleet.line()}.")
-        for policy in policies:
-            again = Trace(trace.name, trace.block_tokens, trace.timed, iter(requests))
-            summary = Replay(again, fleet, policy, ttft_slo_s=options["slo_ttft_s"], seed=options["seed"]).run().summary()
-            values.append({"policy": policy.policy, "ceiling": possible} | asdict(summary))
-            if not options["json"]:
-                for line in replay_lines(policy.policy, summary, possible):
-                    self.stdout.write(line)
-        if options["json"]:
-            self.stdout.write(json.dumps({"trace": trace.name, "fleet": fleet.line(), "runs": values}, indent=2))
+    def _perform(self, path: Path, work: Work, kept: CheckpointFile) -> Outcome:
+        watched = None if path.is_dir() else Watched(path)
+        bar = Bar(sys.stderr, share=None if watched is None else watched.share)
+        trace = read(path if watched is None else watched, key=kept.key)
+        head = Head(name=trace.name, block_tokens=trace.block_tokens, timed=trace.timed, work=work)
+        watcher = Watcher(progress=bar.show, checkpoint=kept.keep)
+        try:
+            return perform(head, trace.requests, count=None, watcher=watcher, before=kept.before)
+        finally:
+            bar.clear()
 
 
-def _faster(request: TraceRequest, speedup: float) -> TraceRequest:
-    return request if speedup == 1.0 else replace(request, at_s=request.at_s / speedup)
+def _own(options: dict[str, Any]) -> set[str]:
+    """Options that the work depends on."""
+    common = {"verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks", "stdout", "stderr", "file"}
+    return set(options) - common - set(_SHOWN_ELSEWHERE)
 
 
-def _fleet(options: dict[str, Any]) -> FleetConfig:
+def _lines(values: dict[str, Any]) -> list[str]:
+    if values["kind"] == "analyze":
+        return list(analysis_lines(values["trace"], msgspec.convert(values, Report)))
+    lines = [f"{values['trace']}: {values['requests']:,} requests. {values['fleet']}."]
+    for run in values["runs"]:
+        lines += replay_lines(run["name"], msgspec.convert(run, Summary), run["ceiling"], slo_s=values["slo_ttft_s"])
+    return lines
+
+
+def _analyze(options: dict[str, Any]) -> Analyze:
+    if options["limit"] < 1000:
+        raise CommandError("--limit must be at least 1000")
+    return Analyze(limit_blocks=options["limit"])
+
+
+def _replay(options: dict[str, Any]) -> Replay:
+    if options["speedup"] <= 0:
+        raise CommandError("--speedup must be above 0")
+    policies = tuple(_policy(spec) for spec in options["policy"] or ["ettft"])
+    fleet = FleetShape(speeds=_speeds(options["speeds"]), cache_tokens=_cache_tokens(options["cache_tokens"]), residency=options["residency"])
+    target_s = options["slo_ttft_s"]
+    if target_s is not None and target_s <= 0:
+        raise CommandError("--slo-ttft-s must be above 0")
+    return Replay(policies=policies, fleet=fleet, slo_ttft_s=target_s, speedup=options["speedup"], seed=options["seed"])
+
+
+def _speeds(text: str) -> tuple[float, ...]:
     try:
-        speeds = tuple(float(part) for part in options["speeds"].split(","))
-        longest = min(262_144, options["cache_tokens"])
-        return FleetConfig(speeds=speeds, cache_tokens=options["cache_tokens"], max_model_len_tokens=longest, residency=options["residency"])
-    except ValueError as error:
-        raise CommandError(f"--speeds, --cache-tokens: {error}") from None
+        speeds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise CommandError("--speeds: use numbers with commas between them, such as 1,1,0.5") from None
+    if not all(0 < speed < 1e6 for speed in speeds):
+        raise CommandError("--speeds: each must be above 0")
+    return speeds
 
 
-def _policy(spec: str) -> RoutingPolicy:
+def _cache_tokens(tokens: int) -> int:
+    if tokens < 512:
+        raise CommandError("--cache-tokens must hold at least one block of 512 tokens")
+    return tokens
+
+
+def _policy(spec: str) -> NamedPolicy:
     try:
-        return compile_routing(json.loads(spec) if spec.lstrip().startswith("{") else {"policy": spec})
+        document = json.loads(spec) if spec.lstrip().startswith("{") else {"policy": spec}
+        compiled = compile_routing(document)
     except json.JSONDecodeError as error:
         raise CommandError(f"--policy: not JSON: {error}") from None
     except PolicyError as error:
         raise CommandError(f"--policy: {error}") from None
+    more = ", ".join(f"{name} {value}" for name, value in document.items() if name != "policy")
+    return NamedPolicy(name=f"{compiled.policy} ({more})" if more else compiled.policy, spec=document)
