@@ -11,6 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
+from django.urls import reverse
 from django.views import View
 
 from tenants import queries
@@ -21,9 +22,11 @@ from tenants.core.roles import Permission
 from tenants.models import PLATFORM_SLUG, User
 from tenants.queries import Seat
 from tenants.scoping import tenant_scope
-from tenants.services import denials
+from tenants.services import denials, second_factors
 
 ERROR_TEMPLATE = "console/refusal.html"
+SWITCHER_TENANTS = 12  # beyond, the list of all has a search
+LAST_TENANT = "last_tenant"  # in the session: where the brand leads
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,16 @@ class Caller:
     def can_see_audit(self) -> bool:
         return Permission.MEMBERS in self.permissions
 
+    @property
+    def owns(self) -> bool:
+        return Permission.OWN in self.permissions
+
+    @property
+    def offered(self) -> list[Seat]:
+        """The tenants of the switcher, this one among them: the first few by slug."""
+        shown = self.seats[:SWITCHER_TENANTS]
+        return shown if self.seat in shown else [self.seat, *shown[:-1]]
+
 
 def signed_in(request: HttpRequest) -> User | None:
     """The person of this session, or None."""
@@ -68,6 +81,66 @@ def to_sign_in(request: HttpRequest) -> HttpResponse:
     if is_fragment(request):
         return HttpResponse(status=401, headers={"HX-Redirect": target})
     return HttpResponseRedirect(target)
+
+
+def to_enrolment(request: HttpRequest) -> HttpResponse:
+    """Send a person to set up the second factor that is asked of them, and back here afterwards."""
+    wanted = request.get_full_path() if request.method == "GET" and not is_fragment(request) else ""
+    target = reverse("console:second_factor") + (f"?{urlencode({'next': wanted})}" if wanted else "")
+    if is_fragment(request):
+        return HttpResponse(status=403, headers={"HX-Redirect": target})
+    return HttpResponseRedirect(target)
+
+
+def actor_of(request: HttpRequest, user: User) -> Actor:
+    """A person for services and the audit log. The address is the socket's; no header is believed."""
+    return Actor(kind="user", id=user.id, label=user.email, peer_address=peer_address(request))
+
+
+class PersonPage(View):
+    """Base of pages that belong to a person and to no tenant."""
+
+    person: User
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        user = signed_in(request)
+        if user is None:
+            return to_sign_in(request)
+        self.person = user
+        try:
+            return self.enter(request, *args, **kwargs)
+        except NotFound as absent:
+            raise Http404 from absent
+        except Refusal as refusal:
+            return self.page("console/account_refusal.html", {"refusal": refusal}, status=refusal.http_status)
+
+    def enter(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """What is done once the person is known."""
+        return super().dispatch(request, *args, **kwargs)
+
+    @property
+    def actor(self) -> Actor:
+        return actor_of(self.request, self.person)
+
+    def page(self, template: str, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:
+        """Render a page with what its frame needs."""
+        return render(self.request, template, {"person": self.person, "fragment": is_fragment(self.request), **context}, status=status)
+
+
+class PlatformPage(PersonPage):
+    """Base of every page under ``/platform/``: for platform operators alone. To anybody else there is no such page."""
+
+    tab: ClassVar[str] = ""
+
+    def enter(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not self.person.is_platform_operator:
+            raise NotFound
+        if self.person.second_factor_at is None and second_factors.operator_needs_one(self.person):
+            return to_enrolment(request)
+        return super().enter(request, *args, **kwargs)
+
+    def page(self, template: str, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:
+        return super().page(template, {"tab": self.tab, **context}, status=status)
 
 
 def is_fragment(request: HttpRequest) -> bool:
@@ -94,7 +167,11 @@ class TenantPage(View):
         seat = next((one for one in seats if one.slug == slug), None)
         if seat is None:
             raise Http404
+        if second_factors.missing(user, seat):
+            return to_enrolment(request)
         self.caller = Caller(user=user, seat=seat, seats=seats)
+        if request.method == "GET" and request.session.get(LAST_TENANT) != slug:
+            request.session[LAST_TENANT] = slug
         try:
             with tenant_scope(seat.tenant_id):
                 self._permit(request)
@@ -126,8 +203,8 @@ class TenantPage(View):
 
     @property
     def actor(self) -> Actor:
-        """Who does it, for services and the audit log. The address is the socket's; no header is believed."""
-        return Actor(kind="user", id=self.caller.user.id, label=self.caller.user.email, peer_address=peer_address(self.request))
+        """Who does it, for services and the audit log."""
+        return actor_of(self.request, self.caller.user)
 
     def page(self, template: str, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:
         """Render a page with what its frame needs."""

@@ -1,10 +1,13 @@
-"""Response headers that keep a browser from running what we did not ship."""
+"""Response headers that keep a browser from running what we did not ship, and the note that a session is in use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+
+from tenants.sessions import SessionStore
 
 _API_DOCS = "/api/docs"
 _OWN_ONLY = ("script-src", "style-src", "connect-src", "font-src", "form-action")
@@ -27,3 +30,18 @@ class ContentSecurityPolicy:
         if not request.path.startswith("/static/"):
             response.headers.setdefault("Cache-Control", "private, no-store")
         return response
+
+
+class SessionActivity:
+    """Notes that a session is used, so that it ends when it is not. Pages that refresh themselves (htmx) do not count: a forgotten tab is idle."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        refreshes = request.method == "GET" and request.headers.get("HX-Request") == "true"
+        if settings.SESSION_COOKIE_NAME in request.COOKIES and not refreshes and isinstance(request.session, SessionStore):
+            request.session.is_empty()  # loads it, and with it the row that is touched
+            if request.session.get("_auth_user_id"):
+                request.session.touch()
+        return self.get_response(request)

@@ -13,12 +13,15 @@ import ipaddress
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db import connection
 from django.utils.crypto import salted_hmac
 
 WINDOW = timedelta(minutes=15)
 ACCOUNT_ATTEMPTS = 10  # per window
+CODE_ATTEMPTS = 5  # of a second factor, per person and window; a good password gives none back
+RESET_ATTEMPTS = 5  # wishes for a new password, per address and window
 PEER_ATTEMPTS = 60  # per window
 _PURGED_AT_ONCE = 100  # rows
 _SALT = "saltroute.console.throttle"
@@ -43,7 +46,26 @@ def take(*, email: str, peer_address: str, now: datetime) -> int:
     Returns:
         0 when it may go on, else the seconds until the next attempt may. Known and unknown accounts are counted alike.
     """
-    waits = [_take(_account(email), ACCOUNT_ATTEMPTS, now), _take(_peer(peer_address), PEER_ATTEMPTS, now)]
+    return _take_both(_account(email), ACCOUNT_ATTEMPTS, peer_address, now)
+
+
+def take_code(*, user_id: UUID, peer_address: str, now: datetime) -> int:
+    """The same for a code of a second factor."""
+    return _take_both(_key("code", str(user_id)), CODE_ATTEMPTS, peer_address, now)
+
+
+def take_reset(*, email: str, peer_address: str, now: datetime) -> int:
+    """The same for the wish for a new password, so that nobody has us fill another's mailbox."""
+    return _take_both(_key("reset", email.strip().lower()), RESET_ATTEMPTS, peer_address, now)
+
+
+def forgive_code(*, user_id: UUID, peer_address: str) -> None:
+    """After a good code: the person starts afresh and the peer gets this attempt back."""
+    _forgive(_key("code", str(user_id)), peer_address)
+
+
+def _take_both(key: bytes, limit: int, peer_address: str, now: datetime) -> int:
+    waits = [_take(key, limit, now), _take(_peer(peer_address), PEER_ATTEMPTS, now)]
     with connection.cursor() as cursor:
         cursor.execute(_PURGE, [now - WINDOW, _PURGED_AT_ONCE])
     return max(waits)
@@ -51,8 +73,12 @@ def take(*, email: str, peer_address: str, now: datetime) -> int:
 
 def forgive(*, email: str, peer_address: str) -> None:
     """After a good password: the account starts afresh and the peer gets this attempt back."""
+    _forgive(_account(email), peer_address)
+
+
+def _forgive(key: bytes, peer_address: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM console_signinbucket WHERE key = %s", [_account(email)])
+        cursor.execute("DELETE FROM console_signinbucket WHERE key = %s", [key])
         cursor.execute("UPDATE console_signinbucket SET attempts = greatest(attempts - 1, 0) WHERE key = %s", [_peer(peer_address)])
 
 

@@ -17,7 +17,7 @@ from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord
 from routing.models import AuditRun, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
 from routing.services import records as ingest
 from tenants.core.api_key import Kind
-from tenants.models import ApiKey, Membership, Scope, Tenant, User
+from tenants.models import ApiKey, Invitation, Membership, Scope, Tenant, User
 from tenants.scoping import tenant_scope
 
 PASSWORD = "quite a long pass phrase"
@@ -41,6 +41,8 @@ class Made:
     endpoint_id: uuid.UUID
     key_id: uuid.UUID
     policy_id: uuid.UUID  # the endpoint's routing policy
+    member_id: uuid.UUID = uuid.UUID(int=0)  # somebody who never signs in
+    invitation_id: uuid.UUID = uuid.UUID(int=0)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,18 @@ def tenant(slug: str, *, endpoint: str = "llama-chat", model: str = "m-7b", repl
             scope=root,
             created_by="owner@example.com",
         )
-    return Made(tenant_id, slug, root.id, pool.id, tuple(row.id for row in rows), made.id, stored.id, policy.id)
+        quiet = Membership.objects.create(tenant_id=tenant_id, user=person(f"quiet@{slug}.example"), role="viewer")
+        invited = Invitation.objects.create(
+            tenant_id=tenant_id,
+            email=f"invited@{slug}.example",
+            role="viewer",
+            nonce=b"n" * 32,
+            digest=hashlib.sha256(slug.encode()).digest(),
+            invited_by="owner@example.com",
+            expires_at=timezone.now() + timedelta(days=7),
+        )
+    replica_ids = tuple(row.id for row in rows)
+    return Made(tenant_id, slug, root.id, pool.id, replica_ids, made.id, stored.id, policy.id, quiet.id, invited.id)
 
 
 def candidate(replica_id: uuid.UUID, name: str, **fields: Any) -> CandidateRecord:

@@ -50,6 +50,12 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "usage": lambda made, decision: "/usage",
     "usage_export": lambda made, decision: "/usage/export",
     "alerts": lambda made, decision: "/alerts",
+    "members": lambda made, decision: "/members",
+    "member_invite": lambda made, decision: "/members/invite",
+    "member_role": lambda made, decision: f"/members/{made.member_id}/role",
+    "member_remove": lambda made, decision: f"/members/{made.member_id}/remove",
+    "invitation_revoke": lambda made, decision: f"/members/invitations/{made.invitation_id}/revoke",
+    "require_second_factor": lambda made, decision: "/members/second-factor",
     "audit": lambda made, decision: "/audit",
 }
 # Taken by POST alone.
@@ -57,7 +63,8 @@ DEEDS: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "webhook_test": lambda made, decision: f"/alerts/webhooks/{decision}/test",
 }
 OPERATED = {"endpoint_try", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
-FOR_MORE_THAN_VIEWERS = OPERATED | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
+OF_PEOPLE = {"members", "member_invite", "member_role", "member_remove", "invitation_revoke", "require_second_factor"}
+FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
 
 
 def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:

@@ -28,6 +28,19 @@
     }
   });
 
+  // In an open menu the arrows go from one entry to the next; Home and End go to the ends.
+  document.addEventListener("keydown", (event) => {
+    const menu = event.target.closest("details.menu");
+    if (!menu || !["ArrowDown", "ArrowUp", "Home", "End"].includes(event.key)) return;
+    if (event.target.matches("input") && ["Home", "End"].includes(event.key)) return;
+    event.preventDefault();
+    menu.open = true;
+    const entries = [...menu.querySelectorAll(".menu-list :is(input, a, button):not([type=hidden])")];
+    const at = entries.indexOf(document.activeElement);
+    const next = { ArrowDown: at + 1, ArrowUp: at < 0 ? entries.length - 1 : at - 1, Home: 0, End: entries.length - 1 }[event.key];
+    entries[(next + entries.length) % entries.length]?.focus();
+  });
+
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     for (const menu of document.querySelectorAll("details.menu[open]")) {
