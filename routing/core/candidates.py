@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from routing.core import ttft
@@ -57,27 +57,26 @@ def shortlist(ask: Ask, eligible: Sequence[Replica], *, by_seconds: bool) -> Sho
     """Narrow ``eligible``, which is not empty and in an order that does not depend on the caller's. Nobody is kept twice, somebody always is."""
     out: list[Replica] = []
     kept = list(eligible)
-    free = [one for one in kept if not is_full(one)]
-    all_full = not free
-    if not all_full:
-        out += [replace(one, refusal=FULL) for one in kept if is_full(one)]
-        kept = free
+    leaving = [one for one in kept if one.max_concurrency is not None and is_full(one)]
+    all_full = len(leaving) == len(kept)
+    kept = _without(kept, leaving, FULL, out)
     if by_seconds:
-        kept = _without(kept, lambda one: one.kv_used >= KV_LIMIT, KV_FULL, out)
-        bound = RAMP_LOAD * (sum(one.in_flight for one in kept) + 1) / len(kept)
-        kept = _without(kept, lambda one: one.ramp < 1.0 and one.in_flight + 1 > max(1, math.ceil(one.ramp * bound)), RAMPING, out)
+        kept = _without(kept, [one for one in kept if one.kv_used >= KV_LIMIT], KV_FULL, out)
+        bound = RAMP_LOAD * (sum([one.in_flight for one in kept]) + 1) / len(kept)
+        leaving = [one for one in kept if one.ramp < 1.0 and one.in_flight + 1 > max(1, math.ceil(one.ramp * bound))]
+        kept = _without(kept, leaving, RAMPING, out)
         if len(kept) > MANY:
             best = _best(ask, kept)
-            kept = _without(kept, lambda one: one.id not in best, NOT_SHORTLISTED, out)
+            kept = _without(kept, [one for one in kept if one.id not in best], NOT_SHORTLISTED, out)
     return Shortlist(kept=tuple(kept), out=tuple(out), full=all_full)
 
 
-def _without(kept: list[Replica], leaves: Callable[[Replica], bool], reason: str, out: list[Replica]) -> list[Replica]:
-    stay = [one for one in kept if not leaves(one)]
-    if not stay or len(stay) == len(kept):
+def _without(kept: list[Replica], leaving: list[Replica], reason: str, out: list[Replica]) -> list[Replica]:
+    if not leaving or len(leaving) == len(kept):
         return kept
-    out += [replace(one, refusal=reason) for one in kept if leaves(one)]
-    return stay
+    out += [replace(one, refusal=reason) for one in leaving]
+    gone = {one.id for one in leaving}
+    return [one for one in kept if one.id not in gone]
 
 
 def _best(ask: Ask, kept: Sequence[Replica]) -> frozenset[str]:

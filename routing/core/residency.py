@@ -164,8 +164,9 @@ class HistoryIndex:
             evidence = stretch.inferred_at_s, stretch.pending > 0
             if evidence != before:
                 kinds += 1
+                weakest = leaf.inferred_at_s, leaf.pending > 0
                 # beyond the bound: no less than the weakest
-                probability = _probability(stretch if kinds <= MAX_STRETCHES else leaf, now_s, tau_s)
+                probability = _probability(*(evidence if kinds <= MAX_STRETCHES else weakest), now_s, tau_s)
             expected_blocks += count * probability
             blocks += count
             before = evidence
@@ -294,10 +295,10 @@ class HistoryIndex:
         return {name: (replica.size, replica.evicted) for name, replica in self._replicas.items()}
 
 
-def _probability(stretch: Stretch, now_s: float, tau_s: float) -> float:
+def _probability(inferred_at_s: float | None, promised: bool, now_s: float, tau_s: float) -> float:
     """That the engine holds a block: what an answer showed, faded by age, or what a dispatch in flight promises, whichever is more."""
-    shown = 0.0 if stretch.inferred_at_s is None else P_INFERRED * math.exp(-stretch.age_s(now_s) / tau_s)
-    return max(shown, P_PENDING) if stretch.pending else shown
+    shown = 0.0 if inferred_at_s is None else P_INFERRED * math.exp(min(0.0, inferred_at_s - now_s) / tau_s)
+    return max(shown, P_PENDING) if promised else shown
 
 
 def _residents(stretch: Stretch) -> Iterator[Resident]:

@@ -63,9 +63,9 @@ def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) ->
     estimates = [ttft.estimate(ask, replica) for replica in eligible]
     field = Field(
         policy=policy,
-        mean_prefill_tokens_per_s=sum(replica.prefill_tokens_per_s for replica in eligible) / len(eligible),
-        mean_wait_s=sum(one.wait_s for one in estimates) / len(eligible),
-        least_ttft_s=min(one.ttft_s for one in estimates),
+        mean_prefill_tokens_per_s=sum([replica.prefill_tokens_per_s for replica in eligible]) / len(eligible),
+        mean_wait_s=sum([one.wait_s for one in estimates]) / len(eligible),
+        least_ttft_s=min([one.ttft_s for one in estimates]),
     )
     weights = dict(policy.weights)
     used = [scorer for scorer in REGISTER if scorer.name in weights]

@@ -27,7 +27,7 @@ class Pictures:
     """
 
     __slots__ = (
-        *("_endpoint", "_head", "_namespace", "_now_s", "_owner", "_pinned"),
+        *("_endpoint", "_head", "_key", "_namespace", "_now_s", "_owner", "_pinned"),
         *("_plane", "_pool_rate", "_prompt", "_state", "_tau_s", "_tried"),
     )
 
@@ -47,7 +47,7 @@ class Pictures:
         now_s: float,
     ) -> None:
         self._plane, self._endpoint, self._state = plane, endpoint, state
-        self._namespace, self._prompt, self._owner = namespace, prompt, owner
+        self._namespace, self._key, self._prompt, self._owner = namespace, namespace.key, prompt, owner
         self._head = prefix.rank_stem(namespace.index_seed, head)
         self._pool_rate, self._tau_s = plane.pool_rate(endpoint), tau_s
         self._tried, self._pinned, self._now_s = tried, pinned, now_s
@@ -60,7 +60,7 @@ class Pictures:
         refusal = self._refusal(replica, engine, part)
         if refusal is not None:
             return Replica(id=text(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
-        key, owner = self._namespace.key, self._owner
+        key, owner = self._key, self._owner
         belief = evidence.believe(plane, url, key, prompt, owner=owner, now_s=now_s, tau_s=self._tau_s)
         kappa = min(1.0, plane.trust.kappa((url, 0), owner, key, exact=belief.evidence == "event", now_s=now_s))
         queued_tokens, waiting = engine.ledger.queued(now_s)

@@ -3,7 +3,8 @@
     python -m tests.bench.decide [--replicas 64] [--blocks 512] [--decisions 2000] [--residency history|events] [--profile]
 
 A pool of 64 replicas, prompts of 512 blocks of which each replica holds another part, other namespaces' blocks beside them. Wall and CPU time of
-each decision, chains included in the first figure and not in the second; prints quantiles, asserts nothing.
+each decision, chains included in the first figure and not in the others; prints quantiles, asserts nothing. On a machine that others use too, the
+tenth percentile of the CPU time is the figure to compare.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import gc
 import os
 import pstats
 import random
+import statistics
 import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -37,6 +40,7 @@ from routing.dataplane.config import Config
 from routing.dataplane.inflight import Flight
 from routing.dataplane.state import Plane
 from routing.dataplane.tokens import Found
+from routing.dataplane.view import EndpointView, Grant
 from tests.fakes.rig import KEY_A, LOOPBACK, SECRETS, endpoint, replica_entry, sealed, tenant
 
 BLOCK_TOKENS = 16
@@ -110,15 +114,40 @@ def _quiet() -> Iterator[None]:
 
 def _quantiles(name: str, values: list[float]) -> str:
     ordered = sorted(values)
-    at = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3 for share in (0.5, 0.9, 0.99)]
-    return f"{name}: p50 {at[0]:.2f} ms, p90 {at[1]:.2f} ms, p99 {at[2]:.2f} ms, longest {ordered[-1] * 1e3:.2f} ms"
+    at = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3 for share in (0.1, 0.5, 0.9, 0.99)]
+    return f"{name}: p10 {at[0]:.2f} ms, p50 {at[1]:.2f} ms, p90 {at[2]:.2f} ms, p99 {at[3]:.2f} ms, longest {ordered[-1] * 1e3:.2f} ms"
 
 
-async def run(options: argparse.Namespace, folder: Path) -> None:
+@dataclass(frozen=True)
+class Pool:
+    """A router before its pool of replicas, and prompts that they hold parts of."""
+
+    plane: Plane
+    grant: Grant
+    endpoint: EndpointView
+    namespace: Namespace
+    calls: list[openai.Call]
+    found: list[Found]
+
+    def flight(self, number: int) -> Flight:
+        """The flight of one request, to be used as a context manager; its prompt is not measured yet."""
+        flight = Flight(self.plane, route="chat", decision_id=uuid4(), request_id=None)
+        flight.caller = Caller(grant=self.grant, scope_path="")
+        flight.call, flight.endpoint, flight.namespace = self.calls[number % len(self.calls)], self.endpoint, self.namespace
+        return flight
+
+    def measure(self, flight: Flight, number: int) -> None:
+        found = self.found[number % len(self.found)]
+        flight.prompt = measure(self.calls[number % len(self.calls)], self.namespace, 4.0, found, self.plane.block_sizes(self.endpoint))
+
+
+@asynccontextmanager
+async def pool(folder: Path, *, replicas: int, blocks: int, residency: str, prompts: int = 12) -> AsyncIterator[Pool]:
+    """``residency``: history, or events."""
     rng = random.Random(1)
-    replicas = tuple(replica_entry(f"http://127.0.0.1:{20_000 + number}", f"r{number:02}") for number in range(options.replicas))
-    acme = tenant("acme", replicas, {KEY_A: ""})
-    acme = tenant("acme", replicas, {KEY_A: ""}, endpoints=(endpoint(acme.pools[0], routing_policy=acme.endpoints[0].routing_policy),))
+    entries = tuple(replica_entry(f"http://127.0.0.1:{20_000 + number}", f"r{number:02}") for number in range(replicas))
+    acme = tenant("acme", entries, {KEY_A: ""})
+    acme = tenant("acme", entries, {KEY_A: ""}, endpoints=(endpoint(acme.pools[0], routing_policy=acme.endpoints[0].routing_policy),))
     config = Config(router_id="decide", state_dir=folder, valkey_url=None, port=0, internal_port=0, allowed_ranges=LOOPBACK, scrape_s=3600.0)
     router = Router(config, SECRETS)
     await router.start()
@@ -131,43 +160,47 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
         chosen = view.endpoints["m-7b"]
         grant = next(iter(plane.view.keys.values()))
         namespace = view.namespace(chosen.entry, scope_path="", key_id=grant.key.id, context={}, subdivision=None)
-        calls = _prompts(rng, options.blocks, 12)
-        ids = [array("I", (rng.randrange(50_000) for _ in range(options.blocks * BLOCK_TOKENS))) for _ in calls]
-        owner = acme.tenant_id.bytes
-        _fill_history(plane, namespace, owner, calls, rng)
-        if options.residency == "events":
-            _fill_events(plane, namespace, owner, ids, rng)
-        whole, decided, cpu = [], [], []
-        profile = cProfile.Profile()
+        calls = _prompts(rng, blocks, prompts)
+        ids = [array("I", (rng.randrange(50_000) for _ in range(blocks * BLOCK_TOKENS))) for _ in calls]
+        _fill_history(plane, namespace, acme.tenant_id.bytes, calls, rng)
+        if residency == "events":
+            _fill_events(plane, namespace, acme.tenant_id.bytes, ids, rng)
+        found = [Found(ids=token_ids, whole=True) if residency == "events" else Found() for token_ids in ids]
+        yield Pool(plane, grant, chosen, namespace, calls, found)
+    finally:
+        await router.stop()
+
+
+async def run(options: argparse.Namespace, folder: Path) -> None:
+    whole, decided, cpu, written = [], [], [], []
+    profile = cProfile.Profile()
+    async with pool(folder, replicas=options.replicas, blocks=options.blocks, residency=options.residency) as here:
         with _quiet():
             for number in range(options.decisions):
-                call, token_ids = calls[number % len(calls)], ids[number % len(calls)]
-                found = Found(ids=token_ids, whole=True) if options.residency == "events" else Found()
-                with Flight(plane, route="chat", decision_id=uuid4(), request_id=None) as flight:
-                    flight.caller = Caller(grant=grant, scope_path="")
-                    flight.call, flight.endpoint, flight.namespace = call, chosen, namespace
+                with here.flight(number) as flight:
                     began_s = time.perf_counter()
-                    flight.prompt = measure(call, namespace, 4.0, found, plane.block_sizes(chosen))
+                    here.measure(flight, number)
                     measured_s, began_cpu_s = time.perf_counter(), time.process_time()
                     if options.profile:
                         profile.enable()
-                    choice = choose(plane, flight, tried=(), now_s=time.monotonic())
+                    choice = choose(here.plane, flight, tried=(), now_s=time.monotonic())
                     profile.disable()
-                    ended_s = time.perf_counter()
-                    cpu.append(time.process_time() - began_cpu_s)
+                    ended_s, ended_cpu_s = time.perf_counter(), time.process_time()
+                    tuple(choice.decision.candidates)
+                    written.append(time.process_time() - ended_cpu_s)
+                    cpu.append(ended_cpu_s - began_cpu_s)
                     whole.append(ended_s - began_s)
                     decided.append(ended_s - measured_s)
-                    assert choice.decision.chosen.matched_tokens >= 0
                     flight.outcome = "client_cancelled"
-        _say(f"{options.replicas} replicas, prompts of {options.blocks} blocks, residency by {options.residency}")
-        _say(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        _say(_quantiles("with the prompt's chains", whole))
-        _say(_quantiles("choice, wall", decided))
-        _say(_quantiles("choice, CPU", cpu))
-        if options.profile:
-            pstats.Stats(profile).sort_stats("tottime").print_stats(25)
-    finally:
-        await router.stop()
+    _say(f"{options.replicas} replicas, prompts of {options.blocks} blocks, residency by {options.residency}")
+    _say(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    _say(_quantiles("with the prompt's chains", whole))
+    _say(_quantiles("choice, wall", decided))
+    _say(_quantiles("choice, CPU", cpu))
+    more = statistics.median(written) / statistics.median(cpu)
+    _say(f"were every candidate written out, as only a record that keeps them asks for: {more:.0%} more")
+    if options.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routing.dataplane.residency import MAX_CHANGES, NO_EVENTS, Book
 
@@ -40,6 +42,33 @@ def test_a_change_of_state_is_logged_counted_and_reported_and_a_change_of_reason
     assert told == [("history", "warming", "subscribing"), ("warming", "exact", "ok"), ("exact", "warming", "restart")]
     assert dict(book.counts) == {("history", "warming"): 1, ("warming", "exact"): 1, ("exact", "warming"): 1}
     assert [record.getMessage().split("; ")[1] for record in caplog.records] == ["reason: subscribing", "reason: ok", "reason: restart"]
+
+
+STEPS = ("begin", "end", "gap", "no gap", "restarted", "subscribed")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from([A, A1, B])), max_size=20))
+def test_what_was_said_of_an_engine_once_is_said_until_it_changes_and_no_longer(steps: list[tuple[str, tuple[str, int]]]) -> None:
+    """After any history the book says what one says that was never asked before."""
+    book = Book()
+    for number, (step, target) in enumerate(steps):
+        now_s = float(number)
+        match step:
+            case "begin":
+                book.begin(target, now_s)
+            case "end":
+                book.end(target)
+            case "gap":
+                book.add(target, "gap", now_s)
+            case "no gap":
+                book.drop(target, "gap", now_s=now_s)
+            case "restarted":
+                book.restarted(target, now_s)
+            case _:
+                book.drop(target, "subscribing", now_s=now_s)
+        for url in (A[0], B[0]):
+            assert book.of(url) == Book(ranks=book.ranks).of(url)
+            assert book.of(url).targets == tuple((url, rank) for rank in book.ranks.get(url, ()))
 
 
 def test_a_target_that_is_not_read_has_no_conditions() -> None:
