@@ -14,6 +14,7 @@ from namespaces.api.urls import urlpatterns as namespace_urls
 from routing.api import (
     alerts,
     audits,
+    captures,
     catalogue,
     causes,
     decisions,
@@ -73,6 +74,9 @@ _resources: list[URLPattern | URLResolver] = [
     *both("replicas/<path:reference>", pools.ReplicaItem, "replica"),
     *both("endpoints", endpoints.EndpointCollection, "endpoints"),
     *both("endpoints/<path:reference>/explain", full_records.EndpointExplain, "endpoint-explain"),
+    *both("endpoints/<path:reference>/capture/export", captures.EndpointCaptureExport, "endpoint-capture-export"),
+    *both("endpoints/<path:reference>/capture/stop", captures.EndpointCaptureStop, "endpoint-capture-stop"),
+    *both("endpoints/<path:reference>/capture", captures.EndpointCapture, "endpoint-capture"),
     *both("endpoints/<path:reference>/slo", alerts.EndpointSloView, "endpoint-slo"),
     *both("endpoints/<path:reference>/rotate-epoch", endpoints.EndpointRotateEpoch, "endpoint-rotate-epoch"),
     *both("endpoints/<path:reference>/trial/promote", trials.EndpointPromote, "endpoint-promote"),

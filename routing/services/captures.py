@@ -34,6 +34,7 @@ MAX_KEPT = 50  # captures of one tenant that are not deleted
 DELETE_ROWS = 20_000  # that one call deletes of one tenant
 ROW_BYTES = 260  # of a captured request in PostgreSQL, index entries included, without its block ids of 8 bytes each (measured)
 AHEAD_DAYS = 7
+LONGEST = timedelta(days=MAX_DAYS + KEEP_DAYS)  # from the first captured request to the last moment at which it is kept
 PARTITION_DAYS = MAX_DAYS + KEEP_DAYS + 1  # no captured request is older
 
 __all__ = ["NothingCaptured", "delete", "disable", "enable", "read_trace", "status"]

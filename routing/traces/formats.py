@@ -1,7 +1,7 @@
 """Trace files, read as a stream of requests: plain or gzip.
 
 * *mooncake*: ``{"timestamp": ms, "input_length", "output_length", "hash_ids": [...]}`` a line; blocks of 512 tokens. Our own export adds
-  ``session``, ``scope``, ``class`` and ``block_tokens``.
+  ``session``, ``scope``, ``class``, ``block_tokens`` and ``after`` (ms since the end of the session's previous answer).
 * *session*: a JSON file each, ``{"id", "block_size", "hash_id_scope", "requests": [{"t", "in", "out", "hash_ids", "api_time", "think_time"}]}``.
 * *text*: ``{"messages": [...]}`` a line (every assistant turn is a request) or ``{"prompt": "..."}``; ``timestamp`` (s), ``session`` and
   ``scope`` may be there; blocks of 64 tokens.
@@ -190,6 +190,7 @@ def _mooncake(path: Source, block_tokens: int) -> Iterator[TraceRequest]:
             session=fields.text("session"),
             scope=fields.text("scope"),
             kind=fields.text("class"),
+            after_s=fields.number("after") / 1000 if "after" in fields.content else None,
         )
 
 

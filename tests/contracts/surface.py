@@ -27,6 +27,8 @@ from tenants.models import AuditEntry, Tenant, TenantRow
 from tenants.scoping import tenant_scope
 from tenants.services.denials import ACTION as DENIED
 from tests.routing.api.test_decisions import store
+from tests.routing.services.captured import keep
+from tests.routing.services.captured import record as capture_record
 from tests.tenants.houses import Api, House, house
 
 PREFIX = "/api/v1/"
@@ -186,6 +188,7 @@ def furnished(slug: str, port: int) -> House:
     _counted(made)
     _reconciled(made)
     _alerted(made)
+    _captured(made)
     return made
 
 
@@ -211,6 +214,13 @@ def _alerted(made: House) -> None:
         hook = Webhook.objects.create(tenant_id=made.id, name=f"{made.slug}-hook", url=url, secret=b"sealed elsewhere")
         WebhookDelivery.objects.create(tenant_id=made.id, webhook=hook, event="alert.firing", alert_id=alert.id, body={}, next_at=now)
         SloMinute.objects.create(tenant_id=made.id, endpoint_id=uuid.uuid4(), objective="ttft_p95", minute=now, total=1, bad=0)
+
+
+def _captured(made: House) -> None:
+    """A capture that runs, with one request."""
+    answer = made.api().post(f"endpoints/{made.slug}-chat/capture", {"days": 1, "share": 1.0})
+    assert answer.status_code == 200, answer.content
+    keep(capture_record(made.id, UUID(answer.json()["captures"][0]["id"]), timezone.now()))
 
 
 def _reconciled(made: House) -> None:
@@ -287,7 +297,7 @@ def tried(api: Api, method: str, path: str, body: Any = None, **headers: str) ->
             with connection.cursor() as cursor:
                 cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             transaction.set_rollback(True)
-    return answer.status_code, answer.content
+    return answer.status_code, b"".join(answer.streaming_content) if answer.streaming else answer.content
 
 
 _IDS = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

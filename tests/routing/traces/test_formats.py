@@ -26,12 +26,14 @@ def _mooncake(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_a_mooncake_line_is_a_request_whose_time_counts_from_the_first(tmp_path: Path, name: str) -> None:
     trace = read(
-        _write(tmp_path / name, _mooncake(), b"\n", _mooncake(timestamp=3500, output_length=0, session="s", scope="eu", **{"class": "chat"}))
+        _write(
+            tmp_path / name, _mooncake(), b"\n", _mooncake(timestamp=3500, output_length=0, session="s", scope="eu", after=250, **{"class": "chat"})
+        )
     )
     assert (trace.block_tokens, trace.timed) == (512, True)
     assert list(trace.requests) == [
         TraceRequest(0.0, 1100, 7, (0, 5, 9)),
-        TraceRequest(2.5, 1100, 1, (0, 5, 9), session="s", scope="eu", kind="chat"),
+        TraceRequest(2.5, 1100, 1, (0, 5, 9), session="s", scope="eu", kind="chat", after_s=0.25),
     ]
 
 
@@ -47,6 +49,7 @@ def test_a_mooncake_line_is_a_request_whose_time_counts_from_the_first(tmp_path:
         ({"timestamp": 1}, "timestamp"),
         ({"output_length": -1}, "output_length"),
         ({"session": ["a"]}, "session"),
+        ({"after": -1}, "after"),
         ({"block_tokens": 16}, "block_tokens"),
     ],
 )
