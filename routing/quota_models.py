@@ -9,12 +9,10 @@ from tenants.models import TenantRow
 
 
 class Quota(TenantRow):
-    """Limits of what ``of`` and ``name`` say. It follows a name, not a row: a key that is rotated, or a scope made again, finds its quota in place."""
+    """Limits of what ``of`` and ``name`` say. It follows a name, not a row: a rotated key, or a scope made again, finds its quota in place."""
 
     of = models.CharField(max_length=16, choices=[(one, one) for one in OFS])
-    name = models.CharField(
-        max_length=520, blank=True, default=""
-    )  # scope path, key or endpoint; empty for the tenant, the platform and the root scope
+    name = models.CharField(max_length=520, blank=True, default="")  # of a key or endpoint, or a scope's path; empty: tenant, platform, root scope
     requests_per_minute = models.BigIntegerField(null=True, blank=True)
     tokens_per_minute = models.BigIntegerField(null=True, blank=True)
     tokens_per_month = models.BigIntegerField(null=True, blank=True)

@@ -30,18 +30,19 @@ USERS: Mapping[str, str] = {
     "control": f"~saltroute:* &saltroute:* {_CELERY} +@all -@admin -@dangerous +info {_CONNECTION}",
     # Celery workers and beat: the same keys, since publishing repairs snapshots
     "worker": f"~saltroute:* &saltroute:* {_CELERY} +@all -@admin -@dangerous +info {_CONNECTION}",
-    # a router reads configuration, reports itself, appends records and talks to its siblings (sealed, and to nobody else: the selector in brackets);
-    # no key of Celery, no other channel
+    # a router reads configuration, reports itself, appends records, talks to its siblings (sealed, and to nobody else: the selector in brackets) and
+    # counts under quotas (on their keys alone: the other selector); no script, no key of Celery, no other channel
     "router": (
         "%R~saltroute:snap:* %R~saltroute:versions %R~saltroute:artifact:* ~saltroute:router:* %W~saltroute:records %W~saltroute:captures "
         "~saltroute:peers:* &saltroute:announce &saltroute:peers +pubsub|numsub "
         f"{_CONNECTION} +get +mget +strlen +exists +hget +hmget +hgetall +hlen +set +setex +expire +pexpire +del "
-        "+xadd +subscribe +unsubscribe +multi +exec +discard (+publish resetchannels &saltroute:peers)"
+        "+xadd +subscribe +unsubscribe +multi +exec +discard (+publish resetchannels &saltroute:peers) "
+        "(~saltroute:quota:* +hset +hdel +hincrby +hgetall +expire) +time"
     ),
     # ingest consumes the streams of records and of captured requests
     "ingest": (
-        f"~saltroute:records* ~saltroute:captures* {_CONNECTION} +xread +xreadgroup +xgroup +xack +xautoclaim +xclaim +xpending +xinfo +xlen +xrange +xdel +xtrim +xadd "
-        "+exists +multi +exec +discard"
+        f"~saltroute:records* ~saltroute:captures* {_CONNECTION} +xread +xreadgroup +xgroup +xack +xautoclaim +xclaim +xpending +xinfo +xlen "
+        "+xrange +xdel +xtrim +xadd +exists +multi +exec +discard"
     ),
 }
 

@@ -5,13 +5,15 @@ background; between two exchanges it uses at most one slice. So whatever routers
 Pure: times are arguments, what travels are plain numbers. Limits by the minute slide: they hold for any sixty seconds, not from one full minute to
 the next, at whose border twice the limit would pass; a token bucket has the same flaw, as it lets a full bucket and a minute's refill through.
 
-Why windows have slots: what is counted is forgotten two seconds at a time, so that a minute of any traffic is thirty numbers.
+Why windows have slots: what is counted is forgotten two seconds at a time, so that a minute of any traffic is thirty numbers. Why each process says
+what *it* used, as a whole and not as an increment: a word that is repeated, because nobody knows whether it was heard, then counts once, and what was
+lost with Valkey's memory is there again with the next word.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, Protocol, get_args
@@ -24,11 +26,14 @@ OFS: tuple[Of, ...] = get_args(Of)
 MAX_LIMIT = 10**15  # of any measure; Valkey's scripts count exactly up to 2**53
 WINDOW_S = 60
 SLOT_S = 2
+MARGIN_S = 1  # by which clocks may disagree, as routers estimate Valkey's
 MINUTE_SLICES = 4  # of a limit by the minute, all routers' slices together are one of this many parts
 MONTH_SLICES = 100
+FRESH_S = 1.0  # how old what was heard may grow while a limit is in use
 RESERVED_S = 60  # how long a router's word on what it has reserved is believed
 PREFIX = "saltroute:quota:"
 ROUTERS = f"{PREFIX}routers"
+GONE = "u"  # the field of what processes that are gone have settled in a month
 
 
 def month_of(now: float) -> str:
@@ -61,9 +66,7 @@ class Terms:
 
 
 class Meter(Protocol):
-    """What one router knows of the use under one limit. ``now_s`` is monotonic."""
-
-    sent: int  # the serial of the latest report
+    """What one process knows of the use under one limit. ``now_s`` is unix seconds by Valkey's clock."""
 
     def fits(self, now_s: float, amount: int, terms: Terms) -> bool:
         """Whether ``amount`` more may be used now."""
@@ -86,235 +89,233 @@ class Meter(Protocol):
         ...
 
     def due(self, now_s: float) -> bool:
-        """Whether there is something that the others have to hear."""
+        """Whether there is something that the others have to hear, or that has to be heard from them."""
         ...
 
-    def report(self, now_s: float) -> str:
-        """The words for the exchange: repeated until they were heard, under the same serial, so that nothing counts twice."""
+    def report(self, now_s: float, process: str) -> dict[str, str]:
+        """The fields to set in Valkey."""
+        ...
+
+    def heard(self, now_s: float, process: str, fields: Mapping[str, str]) -> list[str]:
+        """All fields, once they were set; returns those that mean nothing any more."""
         ...
 
 
 @dataclass(slots=True)
 class MinuteMeter:
-    """Requests or tokens of the last sixty seconds. Slots are numbered by ``now_s // SLOT_S``."""
+    """Requests or tokens of the last sixty seconds. Slots are numbered by ``now_s // SLOT_S``; a field is ``process:slot``."""
 
-    told: list[tuple[int, int]] = field(default_factory=list)  # (slot, amount) of all routers, as of the latest exchange
-    fresh: dict[int, int] = field(default_factory=dict)  # by slot: used here and not reported yet
-    back: dict[int, int] = field(default_factory=dict)  # by slot: given back of what was reported already, below zero
-    sending: list[tuple[int, int]] = field(default_factory=list)  # reported, not heard of yet
-    own: dict[int, int] = field(default_factory=dict)  # by slot: all that was used here
-    sent: int = 0
-    heard_once: bool = False
-
-    def _known(self, now_s: float) -> int:
-        return sum(amount for slot, amount in self.told if _counts(slot, now_s))
+    own: dict[int, int] = field(default_factory=dict)  # by slot: used here
+    said: dict[int, int] = field(default_factory=dict)  # of that, what the others have heard
+    saying: dict[int, int] = field(default_factory=dict)
+    others: dict[int, int] = field(default_factory=dict)  # by slot, as of the latest exchange
+    heard_at_s: float = -math.inf
+    used_at_s: float = -math.inf
+    unsure: bool = False  # a report was sent, and nobody knows whether it was heard
 
     def _hidden(self, now_s: float) -> int:
-        return sum(amount for slot, amount in (*self.fresh.items(), *self.back.items(), *self.sending) if _counts(slot, now_s))
+        return _within(self.own, now_s) - _within(self.said, now_s)
+
+    def _left(self, now_s: float, terms: Terms) -> int:
+        """Of the limit, by what the others can know too."""
+        return terms.limit - _within(self.others, now_s) - _within(self.said, now_s)
 
     def fits(self, now_s: float, amount: int, terms: Terms) -> bool:
-        if amount > terms.limit:
-            return False
-        left, hidden = terms.limit - self._known(now_s), self._hidden(now_s)
-        if amount <= min(terms.slice(MINUTE_SLICES), math.ceil(left / terms.routers)) - hidden:
-            return True
-        if hidden <= 0 and amount <= left - hidden:  # a request larger than a slice is a slice of its own
-            return True
-        return terms.lost and amount <= self._share_left(now_s, terms)
+        left, hidden, share = self._left(now_s, terms), self._hidden(now_s), self._share(now_s, terms)
+        return amount <= terms.limit and _fits(amount, terms, left=left, hidden=hidden, slices=MINUTE_SLICES, share=share)
 
-    def _share_left(self, now_s: float, terms: Terms) -> int:
+    def _share(self, now_s: float, terms: Terms) -> int:
         return max(1, terms.limit // terms.routers) - _within(self.own, now_s)
 
     def left(self, now_s: float, terms: Terms) -> int:
-        left = terms.limit - self._known(now_s) - self._hidden(now_s)
-        return max(0, min(left, self._share_left(now_s, terms)) if terms.lost else left)
+        left = self._left(now_s, terms) - self._hidden(now_s)
+        return max(0, min(left, self._share(now_s, terms)) if terms.lost else left)
 
     def wait_s(self, now_s: float, amount: int, terms: Terms) -> float | None:
-        if amount > terms.limit:
+        limit = max(1, terms.limit // terms.routers) if terms.lost else terms.limit
+        if amount > limit:
             return None
-        used: dict[int, int] = {}
-        counted: Iterable[tuple[int, int]] = self.own.items() if terms.lost else [*self.told, *self.fresh.items(), *self.back.items(), *self.sending]
-        for slot, one in counted:
-            if _counts(slot, now_s):
-                used[slot] = used.get(slot, 0) + one
-        over = sum(used.values()) + amount - (max(1, terms.limit // terms.routers) if terms.lost else terms.limit)
+        used = [(slot, one) for slots in (self.own, {} if terms.lost else self.others) for slot, one in slots.items() if _counts(slot, now_s)]
+        over = sum(one for _, one in used) + amount - limit
         if over <= 0:
             return 0.0
-        for slot in sorted(used):
-            over -= used[slot]
+        for slot, one in sorted(used):
+            over -= one
             if over <= 0:
                 return _ends_s(slot) - now_s
         return float(WINDOW_S)
 
     def reset_s(self, now_s: float) -> float:
         """Until all that is known to be used has left the window."""
-        slots = [slot for slot, amount in (*self.told, *self.fresh.items(), *self.sending) if amount > 0]
+        slots = [slot for slots in (self.own, self.others) for slot, amount in slots.items() if amount]
         return max((_ends_s(slot) - now_s for slot in slots if _counts(slot, now_s)), default=0.0)
 
     def take(self, now_s: float, amount: int) -> int:
-        slot = int(now_s // SLOT_S)
-        self._add(self.fresh, slot, amount, now_s)
-        self._add(self.own, slot, amount, now_s)
+        slot, self.used_at_s = int(now_s // SLOT_S), now_s
+        self.own[slot] = self.own.get(slot, 0) + amount
+        if len(self.own) > WINDOW_S:
+            self.own = _counted(self.own, now_s)
         return slot
-
-    @staticmethod
-    def _add(slots: dict[int, int], slot: int, amount: int, now_s: float) -> None:
-        slots[slot] = slots.get(slot, 0) + amount
-        if len(slots) > WINDOW_S:
-            for one in [one for one in slots if not _counts(one, now_s)]:
-                del slots[one]
 
     def settle(self, now_s: float, stamp: int, reserved: int, used: int) -> None:
         """What was used beyond the reservation counts now; what was not used is given back where it was taken, if that still counts."""
-        change = used - reserved
-        if change > 0:
-            self.take(now_s, change)
-        elif change < 0 and _counts(stamp, now_s):
-            self._add(self.own, stamp, change, now_s)
-            unsaid = min(-change, self.fresh.get(stamp, 0))
-            self._add(self.fresh, stamp, -unsaid, now_s)
-            if change + unsaid:
-                self._add(self.back, stamp, change + unsaid, now_s)
+        if used > reserved:
+            self.take(now_s, used - reserved)
+        elif stamp in self.own:
+            self.own[stamp] -= reserved - used
 
-    def due(self, now_s: float) -> bool:  # noqa: ARG002 - the port of a meter
-        return bool(self.fresh or self.back or self.sending or not self.heard_once)
+    def due(self, now_s: float) -> bool:
+        return self.unsure or _old(self, now_s) or any(amount != self.said.get(slot, 0) for slot, amount in self.own.items() if _counts(slot, now_s))
 
-    def report(self, now_s: float) -> str:
-        """``m serial age amount age amount ...``: ages in whole seconds.
+    def report(self, now_s: float, process: str) -> dict[str, str]:
+        self.saying = _counted(self.own, now_s)
+        changed = {f"{process}:{slot}": str(amount) for slot, amount in self.saying.items() if self.unsure or amount != self.said.get(slot)}
+        self.unsure = bool(changed)
+        return changed
 
-        What was used counts from the end of its slot, what is given back from before the beginning: so that what is given back never outlasts, in
-        Valkey's own slots, what it takes back.
-        """
-        if not self.sending:
-            self.sending = [(slot, amount) for slot, amount in (*self.fresh.items(), *self.back.items()) if amount and _counts(slot, now_s)]
-            self.fresh, self.back = {}, {}
-            self.sent += bool(self.sending)
-        serial = self.sent if self.sending else 0
-        pairs = (f"{_age_s(slot, amount, now_s)} {amount}" for slot, amount in self.sending)
-        return " ".join([f"m {serial}", *pairs])
-
-    def heard(self, now_s: float, slots: Iterable[tuple[float, int]]) -> None:
-        """The answer: what all routers used, each by the age in seconds of its slot's beginning."""
-        self.told = []
-        for age_s, amount in slots:
-            place = (now_s - age_s) / SLOT_S
-            self.told.append((math.ceil(place) if amount > 0 else math.floor(place), amount))
-        self.sending = []
-        self.heard_once = True
+    def heard(self, now_s: float, process: str, fields: Mapping[str, str]) -> list[str]:
+        self.said, self.saying, self.heard_at_s, self.unsure = self.saying, {}, now_s, False
+        self.others, over = {}, []
+        for name, value in fields.items():
+            owner, _, number = name.partition(":")
+            slot = int(number)
+            if not _counts(slot, now_s):
+                over.append(name)
+            elif owner != process:
+                self.others[slot] = self.others.get(slot, 0) + int(value)
+        return over
 
 
 @dataclass(slots=True)
 class MonthMeter:
-    """Tokens of one calendar month. What is reserved for requests under way is told as it stands, what they used is added for good."""
+    """Tokens of one calendar month. What is reserved for requests under way is told as it stands, what they used is added for good.
+
+    A field is a process, its value ``settled:reserved:unix s``; the field ``u`` holds what processes that are gone have settled.
+    """
 
     month: str
-    told_used: int = 0  # settled by all routers
-    told_reserved: int = 0  # by the others
-    said: int = 0  # of ``reserved``, what the others have heard of
+    settled: int = 0  # here
     reserved: int = 0  # for requests under way here
-    fresh: int = 0  # settled here and not reported yet
-    sending: int = 0
-    saying: int = 0
-    sent: int = 0
+    said: tuple[int, int] = (0, 0)  # of both, what the others have heard
+    saying: tuple[int, int] = (0, 0)
     said_at_s: float = -math.inf
-    heard_once: bool = False
+    others_used: int = 0
+    others_reserved: int = 0
+    heard_at_s: float = -math.inf
+    used_at_s: float = -math.inf
+    unsure: bool = False  # a report was sent, and nobody knows whether it was heard
 
     def _left(self, terms: Terms) -> int:
-        """Of the limit, by what the others know too."""
-        return terms.limit - self.told_used - self.told_reserved - self.said
+        return terms.limit - self.others_used - self.others_reserved - sum(self.said)
 
     def _hidden(self) -> int:
-        return self.fresh + self.sending + self.reserved - self.said
+        return self.settled + self.reserved - sum(self.said)
 
     def fits(self, now_s: float, amount: int, terms: Terms) -> bool:  # noqa: ARG002 - the port of a meter
-        left, hidden = self._left(terms), self._hidden()
-        if amount <= min(terms.slice(MONTH_SLICES), math.ceil(left / terms.routers)) - hidden:
-            return True
-        if hidden <= 0 and amount <= left - hidden:
-            return True
-        return terms.lost and amount <= self._share_left(terms)
+        return _fits(amount, terms, left=self._left(terms), hidden=self._hidden(), slices=MONTH_SLICES, share=self._share(terms))
 
-    def _share_left(self, terms: Terms) -> int:
-        others_know = terms.limit - self.told_used - self.told_reserved
-        return others_know // terms.routers - self.fresh - self.sending - self.reserved
+    def _share(self, terms: Terms) -> int:
+        """Of what was left when the others were heard last, this router's part."""
+        return self._left(terms) // terms.routers - self._hidden()
 
     def left(self, now_s: float, terms: Terms) -> int:  # noqa: ARG002 - the port of a meter
         left = self._left(terms) - self._hidden()
-        return max(0, min(left, self._share_left(terms)) if terms.lost else left)
+        return max(0, min(left, self._share(terms)) if terms.lost else left)
 
     def wait_s(self, now_s: float, amount: int, terms: Terms) -> float | None:
         return 0.0 if amount <= self.left(now_s, terms) else None
 
-    def take(self, now_s: float, amount: int) -> int:  # noqa: ARG002 - the port of a meter
+    def take(self, now_s: float, amount: int) -> int:
+        self.used_at_s = now_s
         self.reserved += amount
         return 0
 
     def settle(self, now_s: float, stamp: int, reserved: int, used: int) -> None:  # noqa: ARG002 - the port of a meter
         self.reserved -= reserved
-        self.fresh += used
+        self.settled += used
 
     def due(self, now_s: float) -> bool:
-        if self.fresh or self.sending or self.reserved != self.said or not self.heard_once:
+        if self.unsure or _old(self, now_s) or (self.settled, self.reserved) != self.said:
             return True
         return self.reserved > 0 and now_s - self.said_at_s > RESERVED_S / 3
 
-    def report(self, now_s: float) -> str:
-        """``M serial settled reserved``."""
-        if not self.sending:
-            self.sending, self.fresh = self.fresh, 0
-            self.sent += bool(self.sending)
-        self.saying, self.said_at_s = self.reserved, now_s
-        return f"M {self.sent if self.sending else 0} {self.sending} {self.saying}"
+    def report(self, now_s: float, process: str) -> dict[str, str]:
+        self.saying, self.said_at_s = (self.settled, self.reserved), now_s
+        if not (self.unsure or any((*self.saying, *self.said))):
+            return {}
+        self.unsure = True
+        return {process: f"{self.settled}:{self.reserved}:{int(now_s)}"}
 
-    def heard(self, used: int, reserved: int) -> None:
-        """The answer: tokens settled by all, tokens reserved by the others."""
-        self.told_used, self.told_reserved, self.said = used, reserved, self.saying
-        self.sending = 0
-        self.heard_once = True
+    def heard(self, now_s: float, process: str, fields: Mapping[str, str]) -> list[str]:
+        self.said, self.heard_at_s, self.unsure = self.saying, now_s, False
+        self.others_used, self.others_reserved = month_used({name: value for name, value in fields.items() if name != process}, now_s)
+        return []
 
     @property
     def done(self) -> bool:
-        """Whether nothing of it is left to be told."""
-        return not (self.fresh or self.sending or self.reserved or self.said)
+        """Whether the others have heard all of it, and nothing of it is under way."""
+        return self.reserved == 0 and (self.settled, 0) == self.said and not self.unsure
+
+
+def _old(meter: MinuteMeter | MonthMeter, now_s: float) -> bool:
+    """Whether what was heard of the others is too old for a limit that is in use, or nothing was heard yet."""
+    return meter.heard_at_s == -math.inf or (now_s - meter.heard_at_s > FRESH_S and now_s - meter.used_at_s < WINDOW_S)
+
+
+def _fits(amount: int, terms: Terms, *, left: int, hidden: int, slices: int, share: int) -> bool:
+    """Whether ``amount`` fits into this router's slice. ``left``: of the limit, ``hidden``: used here since the others were heard.
+
+    Near the limit the slices shrink with what is left. A request larger than a slice is a slice of its own: it has its turn when nothing is hidden.
+    """
+    if amount <= min(terms.slice(slices), math.ceil(left / terms.routers)) - hidden:
+        return True
+    if hidden <= 0 and amount <= left - hidden:
+        return True
+    return terms.lost and amount <= share
 
 
 def _ends_s(slot: int) -> float:
     """When a slot leaves the window."""
-    return float((slot + 1) * SLOT_S + WINDOW_S)
+    return float((slot + 1) * SLOT_S + WINDOW_S + MARGIN_S)
 
 
 def _counts(slot: int, now_s: float) -> bool:
     return _ends_s(slot) > now_s
 
 
-def _age_s(slot: int, amount: int, now_s: float) -> int:
-    if amount > 0:
-        return max(0, math.floor(now_s - (slot + 1) * SLOT_S))
-    return math.ceil(now_s - (slot - 1) * SLOT_S)
-
-
 def _within(slots: Mapping[int, int], now_s: float) -> int:
     return sum(amount for slot, amount in slots.items() if _counts(slot, now_s))
+
+
+def _counted(slots: Mapping[int, int], now_s: float) -> dict[int, int]:
+    return {slot: amount for slot, amount in slots.items() if _counts(slot, now_s)}
 
 
 # ---- what Valkey holds -------------------------------------------------------------------------------------------------
 
 
-def minute_used(fields: Mapping[str, str], now: float) -> tuple[int, float]:
-    """What a minute's fields hold at ``now`` (unix s): used, and seconds until all of it has left the window."""
-    slots = {int(name): int(amount) for name, amount in fields.items() if name.isdigit() and int(amount)}
-    counted = {slot: amount for slot, amount in slots.items() if _counts(slot, now)}
-    return max(0, sum(counted.values())), max((_ends_s(slot) - now for slot in counted), default=0.0)
-
-
-def month_used(fields: Mapping[str, str], now: float) -> tuple[int, int]:
-    """What a month's fields hold: tokens settled, and tokens that routers have reserved of late."""
-    reserved = 0
+def minute_used(fields: Mapping[str, str], now_s: float) -> tuple[int, float]:
+    """What a minute's fields hold: used, and seconds until all of it has left the window."""
+    slots: dict[int, int] = {}
     for name, value in fields.items():
-        amount, _, at = value.partition(":")
-        if name.startswith("r:") and at and now - float(at) < RESERVED_S:
-            reserved += int(amount)
-    return int(fields.get("u", 0)), reserved
+        slot = int(name.partition(":")[2])
+        slots[slot] = slots.get(slot, 0) + int(value)
+    counted = {slot: amount for slot, amount in _counted(slots, now_s).items() if amount}
+    return sum(counted.values()), max((_ends_s(slot) - now_s for slot in counted), default=0.0)
+
+
+def month_used(fields: Mapping[str, str], now_s: float) -> tuple[int, int]:
+    """What a month's fields hold: tokens settled, and tokens that are reserved, as far as that was said of late."""
+    used = reserved = 0
+    for name, value in fields.items():
+        if name == GONE:
+            used += int(value)
+            continue
+        settled, held, at = value.split(":")
+        used += int(settled)
+        if now_s - int(at) < RESERVED_S:
+            reserved += int(held)
+    return used, reserved
 
 
 def reset_text(seconds: float) -> str:

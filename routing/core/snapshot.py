@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from namespaces.core import keyring
 from namespaces.core.snapshot import KeyMaterial
+from routing.core.quota import Of
 from tenants.core.snapshot import KeyEntry, ScopeEntry
 
 MAGIC = b"SRS1"
@@ -140,6 +141,17 @@ class EndpointEntry(msgspec.Struct, frozen=True):
     capture: CaptureEntry | None = None  # None: nothing of its traffic is captured
 
 
+class QuotaEntry(msgspec.Struct, frozen=True):
+    """What the requests of ``of`` may use; None: no limit of that kind. ``name`` is the scope's path, the key's or the endpoint's name."""
+
+    id: UUID
+    of: Of
+    name: str = ""
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_month: int | None = None
+
+
 class TenantSnapshot(msgspec.Struct, frozen=True):
     """One tenant. ``deleted`` is a tombstone: every key is unknown from then on."""
 
@@ -155,6 +167,7 @@ class TenantSnapshot(msgspec.Struct, frozen=True):
     keys: tuple[KeyEntry, ...] = ()
     pools: tuple[PoolEntry, ...] = ()
     endpoints: tuple[EndpointEntry, ...] = ()
+    quotas: tuple[QuotaEntry, ...] = ()
 
 
 _decoder = msgspec.msgpack.Decoder(TenantSnapshot)

@@ -29,6 +29,7 @@ from routing.dataplane.feeds.artifacts import ArtifactFeed
 from routing.dataplane.feeds.kv import KvFeed
 from routing.dataplane.feeds.load import LoadFeed
 from routing.dataplane.feeds.peers import PeerCollector, PeerFeed
+from routing.dataplane.feeds.quotas import QuotaFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
@@ -102,6 +103,7 @@ class Router:
         self.load = LoadFeed(self.plane)
         self.kv = KvFeed(self.plane, resolver=resolver)
         self.peers = PeerFeed(self.plane, keys)
+        self.quotas = QuotaFeed(self.plane)
         self.artifacts = ArtifactFeed(self.plane, keys)
         self.plane.tokens.artifacts = self.artifacts.status
         self.parity = ParityFeed(self.plane)
@@ -131,6 +133,8 @@ class Router:
             self._run(self.peers.listen(self._valkey), "siblings")
             self._run(self.peers.tell(self._valkey), "word to siblings")
             await self.peers.warm(self._valkey)
+            await self.quotas.prime(self._valkey)
+            self._run(self.quotas.run(self._valkey), "quotas")
         if self.plane.tracing.on:
             self._run(self.plane.tracing.run(), "spans")
         self._run(self.load.run(), "load")
@@ -191,6 +195,7 @@ class Router:
         await self._end_feeds()
         if self._valkey is not None:
             await self.peers.leave(self._valkey)
+            await self.quotas.leave(self._valkey)
             await self.states.tell(self._valkey)
             await self.plane.telemetry.flush(self._valkey, FLUSH_S)
             await self.plane.captures.flush(self._valkey, FLUSH_S)

@@ -129,6 +129,19 @@ def unavailable(code: str, message: str) -> ApiError:
     return ApiError(503, code, message, headers={"Retry-After": "2"})
 
 
+_QUOTAS = {
+    "quota_requests_per_minute": "Rate limit reached: no more requests are left in this minute.",
+    "quota_tokens_per_minute": "Rate limit reached: not enough tokens are left in this minute.",
+    "quota_tokens_per_month": "Quota reached: not enough tokens are left in this month.",
+}
+
+
+def quota_refused(code: str, retry_after_s: int, tokens: int) -> ApiError:
+    """A quota has no room for the request. Whose quota it is of several is the tenant's own matter and not said."""
+    asked = "" if code == "quota_requests_per_minute" else f" This request asks for up to {tokens} tokens: its prompt and the answers it allows."
+    return ApiError(429, code, f"{_QUOTAS[code]}{asked}", headers={"Retry-After": str(retry_after_s)})
+
+
 def upstream_error(status: int) -> ApiError:
     """The engine failed. Its own words stay with us; ``status`` is 502 or 503."""
     headers = {"Retry-After": "2"} if status == 503 else None

@@ -31,7 +31,7 @@ from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
 from routing.core.types import Candidate, Decision, Trial
 from routing.core.weighing import Weighed
-from routing.dataplane import causes, learn, record_parts, spans
+from routing.dataplane import causes, learn, quotas, record_parts, spans
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
@@ -265,6 +265,7 @@ class Flight:
     trace: spans.Trace | None = None
     asked_engines: list[spans.Asked] = field(default_factory=list)
     prefill_tokens_per_s: float | None = None  # of the replica that it was dispatched to, as learned by then
+    reservation: quotas.Reservation = field(default_factory=quotas.Reservation)
 
     @property
     def probe(self) -> Claims | None:
@@ -293,6 +294,7 @@ class Flight:
             self._report()
         finally:
             self.end_attempt()
+            quotas.settle(self.plane, self)
             self.plane.waiting.left(self.plane, self)
             self.plane.in_flight -= 1
             task = asyncio.current_task()
@@ -342,11 +344,12 @@ class Flight:
 
     def _conclude(self, error: BaseException | None) -> None:
         if isinstance(error, ApiError):
-            self.end(_outcome_of(error), status=error.status, error_code=error.code)
+            self.end(record_parts.outcome(error), status=error.status, error_code=error.code)
         elif isinstance(error, asyncio.CancelledError | ConnectionError):
             self.end("client_cancelled", status=499, error_code=self.error_code)
         elif error is not None or self.outcome is None:
             self.end("refused", status=500, error_code="internal_error")
+        quotas.count(self)
 
     def _report(self) -> None:
         metrics, usage = self.plane.metrics, self.usage
@@ -442,11 +445,3 @@ class Flight:
         if not self.candidates or not self.plane.telemetry.keeps_candidates(made, asked=asked):
             return made
         return msgspec.structs.replace(made, candidates=tuple(record_parts.candidate(one) for one in self.candidates[:MAX_CANDIDATES]))
-
-
-def _outcome_of(error: ApiError) -> Outcome:
-    if error.code == "upstream_timeout":
-        return "timeout"
-    if error.code == "upstream_error":
-        return "upstream_error"
-    return "client_error" if error.status < 500 and error.status != 429 else "refused"

@@ -127,6 +127,12 @@ class Metrics:
         self.spilled = Counter(
             "saltroute_spilled", "Requests served by another pool or model because their own had no time", ["to"], registry=self.registry
         )
+        self.quota_refused = Counter(
+            "saltroute_quota_refused", "Requests that a quota had no room for, by which and why", ["quota", "why"], registry=self.registry
+        )
+        self.quota_exchanges = Counter(
+            "saltroute_quota_exchanges", "Exchanges of what was used under quotas, by result", ["result"], registry=self.registry
+        )
         self.queue = Histogram("saltroute_queue_seconds", "Time waited in the router", buckets=_TTFT_BUCKETS_S, registry=self.registry)
         self.parity_checks = Counter("saltroute_parity_checks", "Comparisons of tokens with engines, by result", ["result"], registry=self.registry)
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
@@ -165,6 +171,9 @@ class PlaneCollector(Collector):
         yield GaugeMetricFamily("saltroute_in_flight", "Requests in flight", value=plane.in_flight)
         yield GaugeMetricFamily("saltroute_waiting", "Requests waiting for a replica", value=len(plane.waiting))
         yield GaugeMetricFamily("saltroute_following", "Requests held behind the leader of their burst", value=plane.waiting.following)
+        yield GaugeMetricFamily("saltroute_quota_meters", "Limits of quotas that are counted here", value=len(plane.quotas.meters))
+        yield GaugeMetricFamily("saltroute_quota_routers", "Routers that share the limits of quotas", value=plane.quotas.routers)
+        yield GaugeMetricFamily("saltroute_quota_lost", "1 while quotas are kept by this router's share alone", value=plane.quotas.lost)
         yield GaugeMetricFamily("saltroute_records_queued", "Decision records not yet written", value=plane.telemetry.queued())
         contact_at = plane.feed.contact_at
         age_s = -1.0 if contact_at is None else time.time() - contact_at

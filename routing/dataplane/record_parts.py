@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from routing.core.record import CandidateRecord, TrialRecord
+from routing.core.record import CandidateRecord, Outcome, TrialRecord
 from routing.core.snapshot import PolicyEntry
 from routing.core.types import Candidate, Trial
+from routing.dataplane.errors import ApiError
 
 
 def trial(seen: Trial | None, policy: PolicyEntry | None) -> TrialRecord | None:
@@ -40,3 +41,12 @@ def candidate(one: Candidate) -> CandidateRecord:
         residency=one.residency,
         terms=one.terms,
     )
+
+
+def outcome(error: ApiError) -> Outcome:
+    """How a request ended whose answer is an error."""
+    if error.code == "upstream_timeout":
+        return "timeout"
+    if error.code == "upstream_error":
+        return "upstream_error"
+    return "client_error" if error.status < 500 and error.status != 429 else "refused"

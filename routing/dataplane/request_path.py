@@ -15,7 +15,7 @@ from multidict import CIMultiDictProxy
 
 from namespaces.core.salts import Namespace
 from routing.core.overload import OVERLOADED
-from routing.dataplane import errors, openai, relay, tokens
+from routing.dataplane import errors, openai, quotas, relay, tokens
 from routing.dataplane.authenticate import Caller, request_context, request_id, session
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
@@ -32,9 +32,10 @@ T = TypeVar("T")
 
 
 async def serve(
-    plane: Plane, request: web.BaseRequest, route: Route, decision_id: UUID, headers: Mapping[str, str], *, identify: Callable[[PlaneView], Caller]
+    plane: Plane, request: web.BaseRequest, route: Route, decision_id: UUID, headers: dict[str, str], *, identify: Callable[[PlaneView], Caller]
 ) -> web.StreamResponse:
-    """Answer one request that an engine is to serve. ``headers`` go on every answer; ``identify`` is the door: it says who is calling.
+    """Answer one request that an engine is to serve. ``headers`` go on every answer, errors too, and are added to; ``identify`` is the door: it says
+    who is calling.
 
     Raises:
         ApiError: any answer but a success.
@@ -44,10 +45,14 @@ async def serve(
             view = snapshot(plane)
             flight.caller = caller = identify(view)
             flight.session = session(request.headers)
+            quotas.show(plane, caller, None, headers)
             admit(plane)
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)
-            await prepare(plane, flight, find_endpoint(caller, call.model), request.headers)
+            endpoint = find_endpoint(caller, call.model)
+            quotas.admit(plane, flight, endpoint, headers)
+            await prepare(plane, flight, endpoint, request.headers)
+            quotas.reserve(plane, flight, headers)
             trace_parents = plane.tracing.begin(flight, request.headers.getall("traceparent", []))
             try:
                 answer = await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=trace_parents)

@@ -41,6 +41,7 @@ from routing.dataplane.causes import Causes
 from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
+from routing.dataplane.quotas import QuotaDesk
 from routing.dataplane.residency import Book
 from routing.dataplane.spans import Tracing
 from routing.dataplane.telemetry import Telemetry
@@ -251,6 +252,7 @@ class Plane:
     links: Links = field(default_factory=Links)  # ways of KV caches between engines
     endpoints: dict[UUID, EndpointState] = field(default_factory=dict)
     unserved: Unserved = field(default_factory=Unserved)
+    quotas: QuotaDesk = field(default_factory=QuotaDesk)
     names: Lookups = field(default_factory=Lookups)  # look-ups of kept namespaces, over all tenants
     began_at: float = field(default_factory=time.time)  # unix s: of what happened before, this router knows nothing
     in_flight: int = 0
@@ -289,6 +291,7 @@ class Plane:
         for endpoint_id in [one for one in self.endpoints if one not in live]:
             del self.endpoints[endpoint_id]
         self.unserved.served(view.assigned())
+        self.quotas.swapped(view)
         self.forget_unused()
 
     def forget_residency(self, url: str) -> None:
@@ -353,6 +356,11 @@ class Plane:
                 "trust": msgspec.to_builtins(self.trust.report((url, 0), now_s)),
                 "build": engine.facts.digest(self.replicas[url].entry.engine) if url in self.replicas else None,
                 "block_size_tokens": engine.facts.block_tokens,
+                "calibration": {
+                    "tokens_per_s": round(engine.calibration.rate(None, now_s), 1),
+                    "learned": engine.calibration.own_rate is not None,
+                    "fixed_s": round(engine.calibration.fixed_s, 6),
+                },
                 "capacity_tokens": engine.capacity_tokens,
                 "models": engine.facts.served,
                 "started_at": engine.started_at,

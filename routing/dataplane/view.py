@@ -13,7 +13,7 @@ from routing.core import subject
 from routing.core.engine import Engine
 from routing.core.engines import ENGINES
 from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
-from routing.core.snapshot import CaptureEntry, EndpointEntry, PoolEntry, ReplicaEntry, SnapshotError, TenantSnapshot
+from routing.core.snapshot import CaptureEntry, EndpointEntry, PoolEntry, QuotaEntry, ReplicaEntry, SnapshotError, TenantSnapshot
 from routing.dataplane.keys import Keys, TenantKey
 from tenants.core.snapshot import KeyEntry, ScopeEntry
 
@@ -79,6 +79,7 @@ class TenantView:
     scopes: Mapping[str, ScopeEntry]  # by path
     scope_paths: Mapping[UUID, str]
     namespaces: OrderedDict[tuple[object, ...], Namespace] = field(repr=False)  # a cache; the same question has one answer in one snapshot
+    quotas: Mapping[tuple[str, str], QuotaEntry] = field(default_factory=dict)  # by (of, name)
 
     def namespace(
         self,
@@ -220,6 +221,7 @@ def compile_tenant(snapshot: TenantSnapshot, keys: Keys) -> TenantView:
         scopes={scope.path: scope for scope in snapshot.scopes},
         scope_paths={scope.id: scope.path for scope in snapshot.scopes},
         namespaces=OrderedDict(),
+        quotas={(entry.of, entry.name): entry for entry in snapshot.quotas},
     )
 
 

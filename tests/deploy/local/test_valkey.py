@@ -93,6 +93,9 @@ def test_a_router_does_its_work(server: Valkey) -> None:
         router.set("saltroute:router:router-1", "{}", ex=10)
         for stream in ("saltroute:records", "saltroute:captures"):
             assert router.xadd(stream, {"r": "router-1"}, maxlen=1000, approximate=True)
+        router.hset("saltroute:quota:q:requests_per_minute", "process:1", "7")
+        assert router.hgetall("saltroute:quota:q:requests_per_minute") == {b"process:1": b"7"}
+        assert router.time()
         channel.close()
 
 
@@ -134,6 +137,9 @@ def test_routers_talk_to_one_another(server: Valkey) -> None:
         ("SCAN", "0"),
         ("FLUSHDB",),
         ("EVAL", "return 1", "0"),
+        ("HSET", "saltroute:router:router-1", "field", "1"),
+        ("HINCRBY", "saltroute:versions", "t", "1"),
+        ("GET", "saltroute:quota:other"),
         ("CONFIG", "GET", "*"),
         ("ACL", "LIST"),
         ("SHUTDOWN", "NOSAVE"),
