@@ -110,7 +110,7 @@ async def _ask(plane: Plane, replica: ReplicaView, body: dict[str, Any]) -> list
     Raises:
         _Unavailable: it does not tell.
     """
-    headers = {"Accept-Encoding": "identity", "User-Agent": "saltroute"}
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "saltroute"}  # the session adds none by itself
     if replica.credential is not None:
         headers["Authorization"] = f"Bearer {replica.credential}"
     try:

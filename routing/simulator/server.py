@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -130,11 +131,16 @@ async def _complete(request: web.Request, kind: Kind) -> web.StreamResponse:
         replica.inflight -= 1
 
 
-async def _parse(request: web.Request, kind: Kind) -> Call:
-    replica = request.app[REPLICA]
+async def _body(request: web.Request) -> dict[str, Any]:
+    """The object that was sent. vLLM takes nothing that is not declared as JSON, on any route."""
     if request.content_type != "application/json":
         raise unsupported_media_type()
-    body = parse_object(await request.read())
+    return parse_object(await request.read())
+
+
+async def _parse(request: web.Request, kind: Kind) -> Call:
+    replica = request.app[REPLICA]
+    body = await _body(request)
     try:
         return parse_call(kind, body, request.headers, replica.config, replica.tokenizer)
     except ApiError:
@@ -255,7 +261,7 @@ async def render_completions(request: web.Request) -> web.StreamResponse:
 
 async def tokenize(request: web.Request) -> web.StreamResponse:
     replica = request.app[REPLICA]
-    body = parse_object(await request.read())
+    body = await _body(request)
     resolve_model(body.get("model"), replica.config)
     checked_salt(body.get("cache_salt"))
     if "messages" in body:
@@ -275,7 +281,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
 async def detokenize(request: web.Request) -> web.StreamResponse:
     """Words outside the answers' vocabulary come back as ``<id>`` from the built-in tokenizer."""
     replica = request.app[REPLICA]
-    body = parse_object(await request.read())
+    body = await _body(request)
     resolve_model(body.get("model"), replica.config)
     token_ids = body.get("tokens")
     if not isinstance(token_ids, list) or not all(isinstance(token_id, int) for token_id in token_ids):
@@ -307,7 +313,7 @@ async def unload_adapter(request: web.Request) -> web.StreamResponse:
 async def _adapter_asked(request: web.Request, *members: str) -> tuple[str, ...]:
     if not request.app[REPLICA].config.runtime_adapters:
         raise web.HTTPNotFound
-    body = parse_object(await request.read())
+    body = await _body(request)
     found = tuple(body[member] for member in members if isinstance(body.get(member), str) and body[member])
     if len(found) != len(members):
         raise bad_request(f"{' and '.join(members)} must be provided.")
