@@ -79,7 +79,7 @@ def set_password(*, user: User, password: str, actor: Actor = _ACCOUNTS) -> None
     first = not user.has_usable_password()
     _set_password(user, password)
     user.save(update_fields=["password"])
-    record(user, actor, "account.first_password" if first else "account.set_password")
+    record(user, actor, "account.set_password", told=not first)
     sessions.end_all(user=user)
 
 
@@ -109,10 +109,12 @@ def rename(*, user: User, name: str, actor: Actor) -> None:
         record(user, actor, "account.rename", before={"name": before}, after={"name": checked})
 
 
-def record(user: User, actor: Actor, action: str, *, before: dict[str, str] | None = None, after: dict[str, str] | None = None) -> None:
+def record(
+    user: User, actor: Actor, action: str, *, before: dict[str, str] | None = None, after: dict[str, str] | None = None, told: bool = True
+) -> None:
     """Accounts belong to no tenant: a change is written where the account opens something. An operator's opens everything: the platform's log.
 
-    Changes of how a person signs in are mailed to them too.
+    Changes of how a person signs in are mailed to them too, unless ``told`` is False.
     """
     if user.is_platform_operator:
         platform = queries.tenant_id_of(PLATFORM_SLUG)
@@ -131,7 +133,7 @@ def record(user: User, actor: Actor, action: str, *, before: dict[str, str] | No
                 after=after,
                 publishes=False,
             )
-    if action in NOTICED:
+    if told and action in NOTICED:
         mail.queue(kind=mail.CHANGED, address=user.email)
 
 
