@@ -11,7 +11,7 @@ from django.utils import timezone
 from console.access import TenantPage
 from console.reads import alerts, endpoints, pools, traffic
 from routing import queries
-from routing.services import trials
+from routing.services import captures, trials
 from tenants.models import Tenant
 
 
@@ -43,6 +43,7 @@ class EndpointPage(TenantPage):
             "traffic": found.by_endpoint.get(endpoint.id),
             "trial": trials.report(tenant_id=self.tenant_id, endpoint=endpoint, whole=whole, now=timezone.now()),
             "objectives": alerts.objectives(self.tenant_id, endpoint.id),
+            "capture": captures.status(tenant_id=self.tenant_id, endpoint_id=endpoint.id, now=timezone.now()),
             "router_url": settings.ROUTER_PUBLIC_URL,
         }
         return self.page("console/endpoint.html", context)
