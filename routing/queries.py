@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from routing.core.record import DecisionRecord
-from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
+from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Quota, Replica
 from tenants.core.errors import NotFound
 from tenants.models import TenantRow
 from tenants.queries import parse_uuid
@@ -52,6 +52,15 @@ def one(rows: QuerySet[Row], reference: str, by_name: Q) -> Row:
 def named(reference: str) -> Q:
     """The rows of this name."""
     return Q(name=reference.strip("/"))
+
+
+def quota(tenant_id: UUID, reference: str) -> Quota:
+    """A quota by its id, or by the name of what it is of.
+
+    Raises:
+        NotFound: none of this tenant.
+    """
+    return one(Quota.objects.filter(tenant_id=tenant_id), reference, named(reference))
 
 
 # ---- catalogue ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from namespaces.tasks import root_keys
 from routing import queries
-from routing.services import alerts, captures, key_use, publishing, retention, webhooks
+from routing.services import alerts, captures, key_use, publishing, quotas, retention, webhooks
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 from routing.services.reconciliation import running as reconciling
@@ -156,6 +156,15 @@ def tend_records() -> None:
         return
     if forgotten:
         _log.info("records: %d rows folded, %d past their time", folded, forgotten)
+
+
+@door("routing.correct_quotas", soft_s=50, hard_s=60, expires_s=100)
+def correct_quotas() -> None:
+    """Hold what Valkey counts of the month against the usage. Not retried: the next beat goes on."""
+    try:
+        quotas.sweep(timezone.now())
+    except (OperationalError, InterfaceError, RedisError) as error:
+        _log.warning("quotas were not compared with the usage (%s); the next run goes on", type(error).__name__)
 
 
 @door("routing.keep_partitions", soft_s=50, hard_s=60, expires_s=1800)

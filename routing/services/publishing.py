@@ -25,7 +25,7 @@ from routing import queries
 from routing.core import artifact
 from routing.core import snapshot as wire
 from routing.models import Endpoint, PolicyVersion, Replica, TraceCapture
-from routing.services import artifact_delivery, captures, slo
+from routing.services import artifact_delivery, captures, quotas, slo
 from tenants import scoping
 from tenants.models import Tenant
 from tenants.queries import all_tenants, snapshot_keys, snapshot_scopes
@@ -62,7 +62,7 @@ class NotConfigured(Exception):
 
 
 def build_snapshot(tenant_id: UUID, *, now_s: float) -> wire.TenantSnapshot:
-    """Assemble the snapshot of the scoped tenant, in eight queries however much it has. A deleted tenant gives a tombstone.
+    """Assemble the snapshot of the scoped tenant, in nine queries however much it has. A deleted tenant gives a tombstone.
 
     The version is read first: what a concurrent change may add to the later reads comes again, whole, under its own version.
     """
@@ -88,6 +88,7 @@ def build_snapshot(tenant_id: UUID, *, now_s: float) -> wire.TenantSnapshot:
         scopes=snapshot_scopes(tenant_id),
         keys=snapshot_keys(tenant_id, _moment(now_s)),
         pools=pools,
+        quotas=quotas.entries(tenant_id),
         endpoints=tuple(_endpoint(row, pools, captured.get(row.id)) for row in queries.endpoints(tenant_id).order_by("name")),
     )
 

@@ -34,8 +34,6 @@ RETRY_MAX_S = 2.0
 EXCHANGE_S = 0.5
 LEAVE_S = 2.0
 ROUTER_S = 15  # after which a router that says nothing is not counted any more
-MINUTE_KEPT_S = 130
-MONTH_KEPT_S = 70 * 86_400  # so that the month before is still there to be compared with the usage
 log = logging.getLogger("saltroute.quotas")
 
 
@@ -105,7 +103,7 @@ class QuotaFeed:
             key, fields = quota.key_of(*name), meter.report(now_s, self._process)
             if fields:
                 pipe.hset(key, items=[part for field in fields.items() for part in field])
-                pipe.expire(key, MONTH_KEPT_S if name[2] else MINUTE_KEPT_S)
+                pipe.expire(key, quota.MONTH_KEPT_S if name[2] else quota.MINUTE_KEPT_S)
             pipe.hgetall(key)
         for key, names in self._over.items():
             pipe.hdel(key, *names)

@@ -135,14 +135,14 @@ def test_assembly_takes_the_same_queries_however_much_there_is(acorn: Made, djan
     """One for the scope's check and eight for the content: no query per row."""
     with tenant_scope(acorn.id):
         an_endpoint(acorn.id)
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(10):
             publishing.build_snapshot(acorn.id, now_s=time.time())
         pool = a_pool(acorn.id, "second")
         for number in range(5):
             a_replica(pool, f"r{number}", f"http://127.0.0.1:91{number:02d}")
             an_endpoint(acorn.id, f"e{number}", pool=pool, model=a_model(acorn.id, f"m{number}"), slo={"ttft_p95_ms": 100 + number})
             api_keys.issue_inference(tenant_id=acorn.id, actor=ACTOR, name=f"k{number}", now=_now())
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(10):
             snapshot = publishing.build_snapshot(acorn.id, now_s=time.time())
     assert len(snapshot.endpoints) == 6
 
