@@ -10,11 +10,20 @@ from namespaces.core.components import COMPONENTS
 from routing.models import Endpoint
 
 MAX_ROWS = 1000
+MAX_TARGETS = 3  # drawn on one plot
 
 
 def names(tenant_id: UUID) -> dict[UUID, str]:
     """Endpoint names by id."""
     return dict(Endpoint.objects.filter(tenant_id=tenant_id).order_by("name").values_list("id", "name")[:MAX_ROWS])
+
+
+def targets(tenant_id: UUID, endpoint_id: UUID | None = None) -> list[float]:
+    """The objectives for the time to first token in force, in seconds: of one endpoint, or all that differ, at most ``MAX_TARGETS``."""
+    rows = Endpoint.objects.filter(tenant_id=tenant_id, enabled=True, slo_policy__isnull=False)
+    rows = rows if endpoint_id is None else rows.filter(id=endpoint_id)
+    found = rows.values_list("slo_policy__spec__ttft_p95_ms", flat=True).distinct()[: MAX_TARGETS + 1]
+    return sorted(value / 1000 for value in found if isinstance(value, int | float))[:MAX_TARGETS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,43 @@ def loads(found: queries.Routers) -> dict[str, Load]:
     return sums
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one router says it learned of a replica. ``learned`` False: nobody has measured its rate, and the figure is assumed."""
+
+    router_id: str
+    tokens_per_s: float | None
+    learned: bool
+    fixed_s: float | None
+    kappa: float | None
+    verdict: str
+    cause: str
+    capacity_tokens: float | None
+
+
+def calibrations(found: queries.Routers, url: str) -> list[Learned]:
+    """By router, of those that report the replica."""
+    said = []
+    for router in found.routers:
+        replicas = router.report.get("replicas")
+        one = replicas.get(url) if isinstance(replicas, dict) else None
+        if isinstance(one, dict):
+            rates, trust = (part if isinstance(part := one.get(name), dict) else {} for name in ("calibration", "trust"))
+            said.append(
+                Learned(
+                    router_id=router.router_id,
+                    tokens_per_s=_sum(None, rates.get("tokens_per_s"), float),
+                    learned=rates.get("learned") is True,
+                    fixed_s=_sum(None, rates.get("fixed_s"), float),
+                    kappa=_sum(None, trust.get("kappa"), float),
+                    verdict=str(trust.get("verdict") or ""),
+                    cause=str(trust.get("cause") or ""),
+                    capacity_tokens=_sum(None, one.get("capacity_tokens"), float),
+                )
+            )
+    return said
+
+
 def _added(before: Load, said: Mapping[str, Any]) -> Load:
     condition = said.get("condition")
     health = condition if isinstance(condition, str) and condition else "unknown"

@@ -59,6 +59,22 @@ def axis_seconds(value: float) -> str:
 
 
 @register.filter
+def axis_value(value: float, unit: str) -> str:
+    """A value on an axis of this unit."""
+    if unit == "seconds":
+        return axis_seconds(value)
+    return share(value) if unit == "share" else f"{value:g}"
+
+
+@register.filter
+def rate(value: float | None) -> str:
+    """A rate or a small quotient in three digits; None is a dash."""
+    if value is None or not known(value):
+        return UNKNOWN
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@register.filter
 def curl_body(model: str) -> str:
     """The body of a chat request for ``model``, quoted for a shell: a name chosen by one person must not run in another's terminal."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]}

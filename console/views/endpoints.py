@@ -34,13 +34,13 @@ class EndpointPage(TenantPage):
     def get(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
         endpoint = queries.endpoint(self.tenant_id, str(endpoint_id))
         epoch = Tenant.objects.values_list("epoch", flat=True).get(id=self.tenant_id)
-        found = traffic.overview(self.tenant_id, span=traffic.range_named("24h"), now=timezone.now())
+        found = traffic.overview(self.tenant_id, span=traffic.range_named("24h"), now=timezone.now(), endpoint_id=endpoint.id)
         whole = trials.may_read_load(self.tenant_id, endpoint, platform=self.caller.seat.platform)
         context = {
             "endpoint": endpoint,
             "pool_name": pools.names(self.tenant_id).get(endpoint.grant_id, ""),
             "identity": endpoints.identity(endpoint, tenant_slug=self.caller.seat.slug, tenant_epoch=epoch),
-            "traffic": found.by_endpoint.get(endpoint.id),
+            "traffic": found.total,
             "trial": trials.report(tenant_id=self.tenant_id, endpoint=endpoint, whole=whole, now=timezone.now()),
             "objectives": alerts.objectives(self.tenant_id, endpoint.id),
             "capture": captures.status(tenant_id=self.tenant_id, endpoint_id=endpoint.id, now=timezone.now()),

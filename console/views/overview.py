@@ -9,42 +9,138 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from console import charts
+from console import plots
 from console.access import TenantPage
-from console.reads import endpoints, routers, traffic
+from console.plots import Line, Plot
+from console.reads import decisions, endpoints, happened, measured, routers, traffic
+from tenants import queries as tenant_queries
+
+MAX_OPTIONS = 200  # endpoints and scopes that are offered as a list; of more the name is typed
 
 
 class Overview(TenantPage):
-    """Requests, errors, time to first token and reuse over a range, for the tenant and for each endpoint."""
+    """Requests, errors, time to first token and reuse over a range, for the tenant, for each endpoint, and what replicas did."""
 
     tab = "overview"
 
     def get(self, request: HttpRequest) -> HttpResponse:
+        now = timezone.now()
         span = traffic.range_named(request.GET.get("range"))
-        found = traffic.overview(self.tenant_id, span=span, now=timezone.now())
         names = endpoints.names(self.tenant_id)
-        rows: list[tuple[UUID | None, str, traffic.Traffic]]
-        rows = [(key, name, found.by_endpoint.get(key, traffic.Traffic(endpoint_id=key))) for key, name in names.items()]
-        rows += [(None, "", sums) for key, sums in found.by_endpoint.items() if key not in names]
-        rows.sort(key=lambda row: (-row[2].requests, row[1]))
+        scopes = dict(tenant_queries.scopes(self.tenant_id).order_by("path").values_list("id", "path")[:MAX_OPTIONS])
+        endpoint_id = _wanted(request.GET.get("endpoint", ""), names)
+        scope_id = decisions.as_uuid(request.GET.get("scope", ""))
+        scope_id = scope_id if scope_id in scopes else None
+        found = traffic.overview(self.tenant_id, span=span, now=now, endpoint_id=endpoint_id, scope_id=scope_id)
+        marks = happened.markers(self.tenant_id, since=found.since, until=now, endpoint_id=endpoint_id)
+        drawn = _plots(found, endpoints.targets(self.tenant_id, endpoint_id))
+        by_endpoint = traffic.by_endpoint(self.tenant_id, span=span, now=now) if scope_id is None else None
         context: dict[str, Any] = {
             "ranges": traffic.RANGES,
             "span": span,
             "overview": found,
-            "rows": rows,
-            "ttft_chart": charts.line_chart(
-                [("p95", [point.traffic.ttft_p95_s for point in found.series]), ("p50", [point.traffic.ttft_p50_s for point in found.series])]
-            ),
-            "reuse_chart": charts.line_chart(
-                [
-                    ("predicted", [point.traffic.predicted_share for point in found.series]),
-                    ("realised", [point.traffic.cached_share for point in found.series]),
-                ],
-                top_value=1.0,
-            ),
+            "kept": {"endpoint": endpoint_id or "", "scope": scope_id or ""},
+            "endpoint_names": names,
+            "endpoint_id": endpoint_id,
+            "many_endpoints": len(names) > MAX_OPTIONS,
+            "scopes": scopes,
+            "scope_id": scope_id,
+            "rows": [] if by_endpoint is None else _rows(by_endpoint, names, endpoint_id),
+            "others": 0 if by_endpoint is None else by_endpoint.others,
+            "replicas": measured.listed(self.tenant_id, since=found.since, until=now),
+            "loads": {},
+            "live": False,
+            "plots": drawn,
+            "markers": marks,
+            "document": plots.document([point.start for point in found.series], drawn, marks),
             "router_url": settings.ROUTER_PUBLIC_URL,
         }
         return self.page("console/overview.html", context)
+
+
+def _wanted(asked: str, names: dict[UUID, str]) -> UUID | None:
+    """The endpoint that is asked for by id or by name; anything unknown is none."""
+    as_id = decisions.as_uuid(asked)
+    if as_id is not None:
+        return as_id if as_id in names else None
+    return next((key for key, name in names.items() if name == asked), None)
+
+
+def _rows(found: traffic.ByEndpoint, names: dict[UUID, str], only: UUID | None) -> list[tuple[UUID | None, str, traffic.Traffic]]:
+    """Those with most requests first, then those without any, as far as there is room."""
+    rows = [(key if key in names else None, names.get(key, "a deleted endpoint") if key else "", sums) for key, sums in found.rows.items()]
+    seen = set(found.rows)
+    if not found.others:
+        rows += [(key, name, traffic.Traffic()) for key, name in names.items() if key not in seen]
+    rows = [row for row in rows if only is None or row[0] == only]
+    rows.sort(key=lambda row: (-row[2].requests, row[1]))
+    return rows[: traffic.MAX_ENDPOINTS]
+
+
+def _plots(found: traffic.Overview, targets: list[float]) -> list[Plot]:
+    points = [point.traffic for point in found.series]
+    widths = [point.width_s for point in found.series]
+    limits = [("objective" if len(targets) == 1 else f"objective {number}", target) for number, target in enumerate(targets, start=1)]
+    return [
+        Plot(
+            "ttft",
+            "Time to first token",
+            "of streamed answers",
+            "seconds",
+            "No streamed answer in this range: only those have a time to first token.",
+            [
+                Line("p50", [one.ttft_p50_s for one in points]),
+                Line("p95", [one.ttft_p95_s for one in points]),
+                Line("p99", [one.ttft_p99_s for one in points]),
+            ],
+            limits,
+        ),
+        Plot(
+            "reuse",
+            "Reuse of cached prefixes",
+            "share of prompt tokens",
+            "share",
+            "No engine reported cached tokens in this range.",
+            [
+                Line("realised", [one.cached_share for one in points]),
+                Line("predicted", [one.predicted_share for one in points]),
+                Line("ceiling", [one.ceiling_share for one in points]),
+            ],
+        ),
+        Plot(
+            "requests",
+            "Requests",
+            "a second",
+            "rate",
+            "No request in this range.",
+            [
+                Line("requests", [one.requests / width for one, width in zip(points, widths, strict=True)]),
+                Line("failed", [one.failed / width for one, width in zip(points, widths, strict=True)]),
+                Line("refused", [one.refused / width for one, width in zip(points, widths, strict=True)]),
+            ],
+        ),
+        Plot(
+            "saved",
+            "Engine time saved by reuse",
+            "engine seconds a second, an estimate: cached tokens at the replica's learned prefill rate",
+            "rate",
+            "No engine reported cached tokens in this range.",
+            [Line("saved", [one.saved_s / width if one.prompt_tokens else None for one, width in zip(points, widths, strict=True)])],
+        ),
+    ]
+
+
+class Residency(TenantPage):
+    """The table of replicas with what routers say of them now, fetched apart: the overview itself waits for no Valkey."""
+
+    tab = "overview"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        now = timezone.now()
+        span = traffic.range_named(request.GET.get("range"))
+        replicas = measured.listed(self.tenant_id, since=traffic.floor(now - span.span, span.grid_s), until=now)
+        loads = routers.loads(routers.status(self.tenant_id))
+        return self.page("console/_replica_measures.html", {"replicas": replicas, "loads": loads, "live": True, "span": span})
 
 
 class Applied(TenantPage):

@@ -9,7 +9,7 @@ every part of the key, ``endpoint`` and ``scope`` one of them, ``total`` neither
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Literal, NamedTuple, get_args
@@ -125,14 +125,14 @@ class Usage(NamedTuple):
         return Usage(*(one + two for one, two in zip(self, other, strict=True)))
 
 
-def decode_histograms(data: bytes) -> dict[str, Histogram]:
-    """What :meth:`Rollup.encoded_histograms` wrote.
+def decode_histograms(data: bytes, wanted: Collection[str] = OBSERVED) -> dict[str, Histogram]:
+    """What :meth:`Rollup.encoded_histograms` wrote, of the names that are wanted.
 
     Raises:
         HistogramError: something else.
     """
     try:
-        return {name: Histogram.decode(one) for name, one in _decoder.decode(data).items()}
+        return {name: Histogram.decode(one) for name, one in _decoder.decode(data).items() if name in wanted}
     except msgspec.MsgspecError:
         raise HistogramError("malformed") from None
 

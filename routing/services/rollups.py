@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from routing.core import replica_state
 from routing.core.cause_sum import CauseSum
 from routing.core.histogram import EMPTY, Histogram, HistogramError
-from routing.core.rollup import GRAINS, MINUTE_S, SUMS, WIDTHS_OF, Grain, Key, Rollup, decode_histograms, width_s
+from routing.core.rollup import GRAINS, MINUTE_S, OBSERVED, SUMS, WIDTHS_OF, Grain, Key, Rollup, decode_histograms, width_s
 from routing.services.record_store import ROLLUP, USAGE, insert_rows, rollup_row
 from tenants.scoping import require_scope
 
@@ -41,10 +41,13 @@ def read(
     grain: Grain = "detail",
     endpoints: Sequence[UUID] | None = None,
     scope_id: UUID | None = None,
+    without_endpoint: bool = False,
+    observed: Collection[str] = OBSERVED,
 ) -> Iterator[tuple[Key, Rollup]]:
     """Rollups of one grain that begin in ``[since, until)``, in any order, several of one key possible; histograms included. In the tenant's scope.
 
-    Only of ``endpoints`` and of ``scope_id``, where given; the grain must tell them apart.
+    Only of ``endpoints`` and of ``scope_id``, where given, or of no endpoint (``without_endpoint``); the grain must tell them apart. ``observed``:
+    the distributions that are wanted.
     """
     require_scope(tenant_id)
     where = "tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"
@@ -52,6 +55,8 @@ def read(
     if endpoints is not None:
         where += " AND endpoint_id = ANY(%s)"
         values.append(list(endpoints))
+    if without_endpoint:
+        where += " AND endpoint_id IS NULL"
     if scope_id is not None:
         where += " AND scope_id = %s"
         values.append(scope_id)
@@ -59,7 +64,7 @@ def read(
         cursor.execute(f"SELECT {_SELECTED} FROM routing_rolluprow WHERE {where}", values)  # noqa: S608 - names of ours
         while rows := cursor.fetchmany(2000):
             for row in rows:
-                yield _parsed(tenant_id, row)
+                yield _parsed(tenant_id, row, observed)
 
 
 def fold(tenant_id: UUID, now: datetime) -> int:
@@ -137,10 +142,10 @@ def merge(found: Iterable[tuple[Key, Rollup]], now_s: float) -> dict[Key, Rollup
     return merged
 
 
-def _parsed(tenant_id: UUID, row: Sequence[Any]) -> tuple[Key, Rollup]:
+def _parsed(tenant_id: UUID, row: Sequence[Any], observed: Collection[str] = OBSERVED) -> tuple[Key, Rollup]:
     start_at, width, endpoint_id, scope_id, replica_id, outcome, grain, *sums, codes, causes, histograms = row
     try:
-        decoded: dict[str, Histogram] = decode_histograms(bytes(histograms))
+        decoded: dict[str, Histogram] = decode_histograms(bytes(histograms), observed)
     except HistogramError:
         decoded = {}  # damage costs the distribution, not the sums
     key = Key(tenant_id, int(start_at.timestamp()), width, endpoint_id, scope_id, replica_id, outcome, GRAINS[grain])

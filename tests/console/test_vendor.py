@@ -19,6 +19,18 @@ def test_htmx_is_the_file_that_its_note_names() -> None:
     assert re.search(r'version:"2\.0\.11"', (STATIC / "vendor/htmx/htmx.min.js").read_text())
 
 
+def test_uplot_is_the_files_that_its_note_names() -> None:
+    """Unchanged, with their licence, and free of what the Content-Security-Policy forbids."""
+    folder = STATIC / "vendor/uplot"
+    note = (folder / "VERSION.md").read_text()
+    for name in ("uPlot.iife.min.js", "uPlot.min.css"):
+        text = (folder / name).read_bytes()
+        assert f"`{hashlib.sha256(text).hexdigest()}`" in note
+        assert not re.search(rb"\beval\(|new Function|innerHTML|url\(|@import", text)
+    assert "The MIT License" in (folder / "LICENSE").read_text()
+    assert "(v1.6.32)" in (folder / "uPlot.iife.min.js").read_text()
+
+
 def test_our_own_files_fetch_nothing_from_elsewhere() -> None:
-    for name in ("console/console.css", "console/console.js"):
+    for name in ("console/console.css", "console/console.js", "console/plots.js"):
         assert not re.search(r"https?://|@import|url\(", (STATIC / name).read_text())
