@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 from uuid import UUID
@@ -204,7 +204,7 @@ class TenantPage(View):
     @property
     def actor(self) -> Actor:
         """Who does it, for services and the audit log."""
-        return actor_of(self.request, self.caller.user)
+        return replace(actor_of(self.request, self.caller.user), permissions=self.caller.permissions)
 
     def page(self, template: str, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:
         """Render a page with what its frame needs."""

@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from tenants.core.roles import Permission
+
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A person, a control token, or the system itself (a command or a task)."""
+    """A person, a control token, or the system itself (a command or a task).
+
+    ``permissions`` is what a person or token may do in the tenant they act in, asked again when a change is recorded; None for the system, and for
+    a person who acts on their own account.
+    """
 
     kind: Literal["user", "token", "system"]
     label: str
     id: UUID | None = None
     peer_address: str = ""
+    permissions: frozenset[Permission] | None = None
 
 
 def system(label: str) -> Actor:

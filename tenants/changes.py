@@ -14,6 +14,8 @@ from django.db import transaction
 from django.db.models import F
 
 from tenants.actor import Actor
+from tenants.core import actions
+from tenants.core.errors import Forbidden
 from tenants.models import AuditEntry, Tenant
 
 _listeners: list[Callable[[UUID], None]] = []
@@ -40,7 +42,12 @@ def record(
     """Record one change, inside its transaction and tenant scope. ``before`` and ``after`` never hold secrets.
 
     ``publishes`` False is for changes that no router acts on (a member, a control token).
+
+    Raises:
+        Forbidden: the actor's role does not allow this change (tenants.core.actions); the transaction takes it back.
     """
+    if actor.permissions is not None and actions.needed(action) not in actor.permissions:
+        raise Forbidden(f"This needs the permission {actions.needed(action).value!r}.")
     version: int | None = None
     if publishes:
         # The row lock of this UPDATE orders versions by commit; a sequence would not.

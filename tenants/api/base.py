@@ -7,6 +7,7 @@ A refusal leaves the method as an exception, through the scope, so that everythi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
@@ -114,6 +115,11 @@ class TenantView(ApiView):
     def tenant_id(self) -> UUID:
         """The tenant that the session is scoped to."""
         return self.tenant.id
+
+    @property
+    def actor(self) -> Actor:
+        """The caller with what they may do here; services ask it again when a change is recorded."""
+        return replace(self.caller.actor, permissions=permissions(self.role, platform_operator=self.platform))
 
     def run(self, request: Request, handler: Handler, *args: Any, **kwargs: Any) -> Response:
         """Find the tenant, open its scope, ask the permission, run the method; a refusal rolls everything back."""
