@@ -100,6 +100,7 @@ class CauseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     diverged_bytes: int | None = None
     last_turn_tokens: int = 0
     blind_replica_id: str | None = None
+    blind_replica_name: str | None = None  # for short records, which hold no candidates
     blind_ttft_s: float | None = None
 
 

@@ -144,6 +144,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         diverged_bytes=compared.common_blocks * prefix.BLOCK_BYTES if compared is not None and diverged else None,
         last_turn_tokens=known.last_turn,
         blind_replica_id=blind_id,
+        blind_replica_name=None if blind is None else blind.replica_name,
         blind_ttft_s=None if blind is None else blind.expected_ttft_s,
     )
 

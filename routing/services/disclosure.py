@@ -136,7 +136,7 @@ def _cause(record: DecisionRecord, cause: CauseRecord, names: dict[str, str], *,
     blind = None
     if own and cause.blind_replica_id is not None and cause.blind_ttft_s is not None and record.expected_ttft_s is not None:
         blind = BlindOut(
-            replica=names.get(cause.blind_replica_id, cause.blind_replica_id),
+            replica=names.get(cause.blind_replica_id) or cause.blind_replica_name or cause.blind_replica_id,
             expected_ttft_s=cause.blind_ttft_s,
             saved_s=cause.blind_ttft_s - record.expected_ttft_s,
         )

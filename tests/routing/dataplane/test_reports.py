@@ -66,6 +66,7 @@ async def test_an_engine_is_reported_with_what_it_says_of_itself(rig: Rig) -> No
         "trust": told["trust"],
         "build": told["build"],
         "block_size_tokens": 32,
+        "calibration": {"tokens_per_s": 8000.0, "learned": False, "fixed_s": 0.03},  # nobody has measured it yet
         "capacity_tokens": told["capacity_tokens"],
         "models": ["m-7b", "ada"],
         "started_at": 1000.0,

@@ -26,6 +26,7 @@ _RECORD = DecisionRecord(
         main="queue_engine",
         missed_tokens={"evicted": 800},
         blind_replica_id="mine-too",
+        blind_replica_name="gpu-2",
         blind_ttft_s=0.75,
     ),
 )
@@ -39,6 +40,7 @@ def test_the_owner_of_the_replicas_reads_everything() -> None:
     assert {one.part for one in seen.parts if one.estimated} == {"ideal", "queue_engine", "missed_evicted", "slow_replica"}
     assert seen.blind is not None
     assert seen.blind.saved_s == 0.25
+    assert seen.blind.replica == "gpu-2"  # a short record names it too, although it holds no candidates
 
 
 def test_on_a_platform_pool_others_work_has_no_figure_of_its_own() -> None:
@@ -49,6 +51,6 @@ def test_on_a_platform_pool_others_work_has_no_figure_of_its_own() -> None:
     assert {one.part: one.seconds for one in seen.parts} == {"ideal": 0.03, "missed_evicted": 0.1, "replica": 0.97}
     assert seen.blind is None
     said = msgspec.json.encode(found).decode()
-    for secret in ("mine-too", "queue_engine", "slow_replica", "900000", "0.75"):
+    for secret in ("mine-too", "gpu-2", "queue_engine", "slow_replica", "900000", "0.75"):
         assert secret not in said
     assert sum(one.seconds for one in seen.parts) == 1.1
