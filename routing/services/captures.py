@@ -20,7 +20,7 @@ from django.db.models import Q
 from namespaces.core.captures import SEED_BYTES
 from routing.models import Endpoint, TraceCapture
 from routing.services import support
-from routing.services.capture_read import NothingCaptured, read_trace
+from routing.services.capture_read import HOW, NothingCaptured, read_trace
 from tenants import changes
 from tenants.actor import Actor, system
 from tenants.core.errors import Conflict, Invalid, NotFound
@@ -37,7 +37,7 @@ AHEAD_DAYS = 7
 LONGEST = timedelta(days=MAX_DAYS + KEEP_DAYS)  # from the first captured request to the last moment at which it is kept
 PARTITION_DAYS = MAX_DAYS + KEEP_DAYS + 1  # no captured request is older
 
-__all__ = ["NothingCaptured", "delete", "disable", "enable", "read_trace", "status"]
+__all__ = ["HOW", "NothingCaptured", "delete", "disable", "enable", "read_trace", "status"]
 State = Literal["off", "running", "ended"]
 _TENDING = system("trace captures")
 

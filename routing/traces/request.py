@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class Trace:
 def tokens_in(request: TraceRequest, blocks: int, block_tokens: int) -> int:
     """Tokens in the first ``blocks`` blocks of a request; the last block may be partial."""
     return min(blocks * block_tokens, request.prompt_tokens)
+
+
+def in_own_scope(request: TraceRequest) -> TraceRequest:
+    """The request with blocks that no other scope has, whatever ids the trace gave them: engines share within one scope alone."""
+    if not request.scope:
+        return request
+    scope = hashlib.blake2b(request.scope.encode(), digest_size=32).digest()
+    ids = (hashlib.blake2b(block.to_bytes(8, "big"), key=scope, digest_size=8).digest() for block in request.blocks)
+    return replace(request, blocks=tuple([int.from_bytes(one, "big") >> 1 for one in ids]))
 
 
 def coarsen(trace: Trace, block_tokens: int) -> Trace:

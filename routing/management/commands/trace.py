@@ -1,10 +1,14 @@
-"""``manage.py trace analyze FILE`` and ``manage.py trace replay FILE --policy ...``: what a trace could reuse, what policies make of it."""
+"""``manage.py trace analyze|replay FILE``: what a trace could reuse, what policies make of it; ``--endpoint`` instead of FILE reads own traffic.
+
+``manage.py trace export --endpoint E``: what was captured, as a file for both.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import ArgumentParser
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,12 +16,14 @@ import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
 from routing.core.policy import PolicyError, compile_routing
+from routing.management import own_traffic
 from routing.traces.analysis import LIMIT_BLOCKS, Report
 from routing.traces.fleet import Residency
 from routing.traces.formats import TraceError, read
 from routing.traces.measure import Summary
 from routing.traces.progress import Bar, CheckpointFile, Unusable, Watched, about
 from routing.traces.report import analysis_lines, replay_lines
+from routing.traces.request import in_own_scope
 from routing.traces.work import Analyze, FleetShape, Head, NamedPolicy, Outcome, Replay, TooLarge, Watcher, Work, perform
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
@@ -25,9 +31,9 @@ _SHOWN_ELSEWHERE = ("html", "json", "checkpoint")  # options that change nothing
 
 
 class Command(BaseCommand):
-    """Reads files only: no database, no key. A replay holds the trace in memory; an analysis does not."""
+    """With a file: no database, no key. With ``--endpoint`` it reads the database. A replay holds the trace in memory; an analysis does not."""
 
-    help = "Analyse a trace file, or replay it through routing policies in simulated time."
+    help = "Analyse a trace, replay it through routing policies in simulated time, or write captured traffic into a file."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -44,14 +50,24 @@ class Command(BaseCommand):
         play.add_argument("--residency", choices=get_args(Residency), default="events")
         play.add_argument("--seed", type=int, default=1)
         for verb in (analyze, play):
-            verb.add_argument("file", type=Path, help="a trace, plain or gzip, or a folder of session files")
+            verb.add_argument("file", type=Path, nargs="?", help="a trace, plain or gzip, or a folder of session files")
+            own_traffic.add_source(verb, records=True)
             verb.add_argument("--json", action="store_true", help="print one JSON document")
             verb.add_argument("--html", type=Path, metavar="PAGE", help="write the report with its plots as one self-contained page")
             verb.add_argument("--checkpoint", type=Path, metavar="C", help="keep what was done in C; the same command goes on from there")
 
+        export = verbs.add_parser("export", help="what was captured of an endpoint, as Mooncake's JSON lines with ids numbered anew")
+        own_traffic.add_source(export, records=False)
+        export.add_argument("--out", type=Path, required=True, help="a file that is not there yet, or - for the standard output")
+
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
         """Run it."""
-        path: Path = options["file"]
+        if options["verb"] == "export" or (options["file"] is None and options["endpoint"] is not None):
+            self._own(options)
+            return
+        path: Path | None = options["file"]
+        if path is None or options["endpoint"] is not None:
+            raise CommandError("name one input: a file, or an endpoint with --endpoint")
         work = _analyze(options) if options["verb"] == "analyze" else _replay(options)
         wanted = {name: repr(value) for name, value in sorted(options.items()) if name in _own(options)}
         try:
@@ -73,6 +89,35 @@ class Command(BaseCommand):
         for line in lines:
             self.stdout.write(line)
 
+    def _own(self, options: dict[str, Any]) -> None:
+        """What own traffic is asked for."""
+        if options["endpoint"] is None:
+            raise CommandError("name an endpoint with --endpoint")
+        if options["verb"] == "export":
+            count = own_traffic.export(options, self.stdout)
+            self.stderr.write(f"{count:,} requests")
+            return
+        if options["checkpoint"] is not None:
+            raise CommandError("--checkpoint is for files: export the traffic first")
+        if options["verb"] == "analyze" and options["records"]:
+            wanted, found = own_traffic.figures(options)
+            lines = [json.dumps(asdict(found), indent=2)] if options["json"] else own_traffic.figure_lines(wanted.name, found)
+            for line in lines:
+                self.stdout.write(line)
+            return
+        work = _analyze(options) if options["verb"] == "analyze" else _replay(options)
+        trace, notes = own_traffic.opened(options)
+        bar = Bar(sys.stderr)
+        head = Head(name=trace.name, block_tokens=trace.block_tokens, timed=trace.timed, work=work, isolated=True, notes=notes)
+        try:
+            done = perform(head, trace.requests, count=None, watcher=Watcher(progress=bar.show))
+        finally:
+            bar.clear()
+        if options["html"] is not None:
+            options["html"].write_text(done.html, encoding="utf-8")
+        for line in [json.dumps(done.values, indent=2)] if options["json"] else [*_lines(done.values), *notes]:
+            self.stdout.write(line)
+
     def _perform(self, path: Path, work: Work, kept: CheckpointFile) -> Outcome:
         watched = None if path.is_dir() else Watched(path)
         bar = Bar(sys.stderr, share=None if watched is None else watched.share)
@@ -80,7 +125,8 @@ class Command(BaseCommand):
         head = Head(name=trace.name, block_tokens=trace.block_tokens, timed=trace.timed, work=work)
         watcher = Watcher(progress=bar.show, checkpoint=kept.keep)
         try:
-            return perform(head, trace.requests, count=None, watcher=watcher, before=kept.before)
+            requests = map(in_own_scope, trace.requests) if isinstance(work, Replay) else trace.requests
+            return perform(head, requests, count=None, watcher=watcher, before=kept.before)
         finally:
             bar.clear()
 
@@ -88,7 +134,7 @@ class Command(BaseCommand):
 def _own(options: dict[str, Any]) -> set[str]:
     """Options that the work depends on."""
     common = {"verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks", "stdout", "stderr", "file"}
-    return set(options) - common - set(_SHOWN_ELSEWHERE)
+    return set(options) - common - set(_SHOWN_ELSEWHERE) - set(own_traffic.OPTIONS)
 
 
 def _lines(values: dict[str, Any]) -> list[str]:
