@@ -17,7 +17,7 @@ DEFAULT_BLOCK_TOKENS = 64
 
 def explained_tokens(*, explained_blocks: int, prompt_bytes: int, prompt_tokens: int, block_tokens: int | None) -> float:
     """The most tokens that may come from the cache, given the leading history blocks that the namespace itself put there."""
-    explained_bytes = (explained_blocks + 1) * prefix.BLOCK_BYTES
+    explained_bytes = prefix.covered_bytes(explained_blocks + 1)
     return DENSITY * explained_bytes * prompt_tokens / prompt_bytes + TEMPLATE_TOKENS + (block_tokens or DEFAULT_BLOCK_TOKENS)
 
 
@@ -28,7 +28,5 @@ def alarm(*, cached_tokens: int, explained_blocks: int, prompt_bytes: int, promp
     """
     if prompt_tokens < 1 or prompt_bytes < prompt_tokens:
         return None
-    bound = explained_tokens(
-        explained_blocks=explained_blocks, prompt_bytes=prompt_bytes, prompt_tokens=prompt_tokens, block_tokens=block_tokens
-    )
+    bound = explained_tokens(explained_blocks=explained_blocks, prompt_bytes=prompt_bytes, prompt_tokens=prompt_tokens, block_tokens=block_tokens)
     return CACHED_MORE_THAN_OWNED if cached_tokens > bound else None

@@ -1,7 +1,7 @@
 """Where a prompt leaves the one before it: the last turns of conversations, as short prints of their blocks, in memory alone.
 
-A print is the first ``PRINT_BYTES`` of a block's chained digest under the namespace's index seed, so that a turn of 100k tokens takes 13 kB, and no
-print means anything in another namespace. Two different blocks look alike once in 2^32. Positions are whole blocks of ``prefix.BLOCK_BYTES`` bytes.
+A print is the first ``PRINT_BYTES`` of a block's chained digest under the namespace's index seed, so that a turn of 100k tokens takes 4 kB, and no
+print means anything in another namespace. Two different blocks look alike once in 2^32. Positions are in whole blocks of :mod:`routing.core.prefix`.
 
 A turn is found by the conversation it belongs to: the session that the client names, else how the user opened it, else how the prompt begins. Of the
 last ``TURNS`` prompts of one conversation the one that shares most is taken, since several may begin alike.

@@ -88,7 +88,7 @@ class CauseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the request's time went into; see :mod:`routing.core.cause`. ``parts_us`` are microseconds by part and add up to the request's time.
 
     ``missed_tokens`` were computed although a warm replica would have held them, by why. ``diverged_tokens`` is where the prompt first differs from
-    the conversation's last turn (a multiple of ``prefix.BLOCK_BYTES`` bytes, in tokens); None: no such turn is known, or the prompt extends it.
+    the conversation's last turn (at the end of a block of :mod:`routing.core.prefix`, in tokens); None: no such turn is known, or the prompt extends it.
     ``blind_*`` is what a choice blind to caches would have taken: the replica with the fewest requests in flight.
     """
 

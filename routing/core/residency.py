@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from routing.core.prefix import DIGEST_BYTES
-from routing.core.stretches import Held, Source, Stretch
+from routing.core.stretches import FIRST, Above, Extent, Held, Source, Stretch
 
 P_EVENT = 0.995  # not less: of a context of 100k tokens each hundredth is a thousand tokens that nobody will compute, in the queue as in the price
-P_PENDING = 0.75  # what is ahead in an engine's queue will be cached in time unless it fails; surer than this, all would join one leader
+P_PENDING = 0.65  # what is ahead in an engine's queue will be cached in time unless it fails; surer than this, all would join one leader
 P_INFERRED = 0.80
 AGE_CONSTANT_S = 300.0  # tau of the confidence's decay, for chat; the median reuse gap of chat traces is of that order
 DEFAULT_CAPACITY_BLOCKS = 50_000
@@ -32,8 +32,8 @@ MAX_STRETCHES = 32  # bounds the work of a match in a conversation of many turns
 class Match(NamedTuple):
     """What of a prompt a replica probably holds.
 
-    ``confidence`` in [0, 0.97] is the mean over the matched blocks, so ``blocks * confidence`` is the number expected to hit; ``source`` and
-    ``age_s`` are those of the last matched block, the weakest.
+    ``confidence`` in [0, 0.97] is the mean over what the matched blocks cover, so that times ``confidence`` is what is expected to hit; ``source``
+    and ``age_s`` are those of the last matched block, the weakest.
     """
 
     blocks: int
@@ -59,10 +59,11 @@ _NONE = Held()  # what an unknown owner holds; never written to
 class _Replica:
     """One replica's blocks by owner."""
 
-    __slots__ = ("capacity_blocks", "evicted", "gaps", "owners", "size")
+    __slots__ = ("capacity_blocks", "evicted", "extent", "gaps", "owners", "size")
 
-    def __init__(self, capacity_blocks: int) -> None:
+    def __init__(self, capacity_blocks: int, extent: Extent) -> None:
         self.capacity_blocks = capacity_blocks
+        self.extent = extent
         self.owners: dict[bytes, Held] = {}
         self.gaps: dict[bytes, set[bytes] | None] = {}  # by owner: namespaces whose history is not whole; None: none is
         self.size = 0
@@ -72,21 +73,22 @@ class _Replica:
         return self.owners.get(owner, _NONE)
 
     def use(
-        self, owner: bytes, namespace: bytes, digests: tuple[bytes, ...], ticket: int, parent: bytes | None = None, *, joining: bool = False
+        self, owner: bytes, namespace: bytes, digests: tuple[bytes, ...], ticket: int, above: Above = FIRST, *, joining: bool = False
     ) -> list[Stretch]:
         held = self.owners.get(owner)
         if held is None:
-            held = self.owners[owner] = Held()
+            held = self.owners[owner] = Held(self.extent)
         before = held.size
-        stretches = held.use(namespace, digests, ticket, parent, joining=joining)
+        stretches = held.use(namespace, digests, ticket, above, joining=joining)
         self.size += held.size - before
         return stretches
 
     def forget(self, owner: bytes, stretch: Stretch) -> None:
         """Drop blocks that never came true."""
         held = self.owners[owner]
-        self.size -= len(stretch.digests)
+        before = held.size
         held.remove(stretch)
+        self.size -= before - held.size
         if not held:
             del self.owners[owner]
 
@@ -99,12 +101,13 @@ class _Replica:
             left = min(over_share, self.size - self.capacity_blocks)
             while left:
                 stretch = next(iter(held.order))
-                count = min(left, len(stretch.digests))
+                before = held.size
                 self.add_gap(payer, stretch.namespace)
-                held.cut(stretch, count)
-                self.size -= count
-                self.evicted += count
-                left -= count
+                held.cut(stretch, held.leaves(stretch, left))
+                gone = before - held.size
+                self.size -= gone
+                self.evicted += gone
+                left -= min(left, gone)
             if not held:
                 del self.owners[payer]
 
@@ -126,11 +129,13 @@ _NO_GAPS: set[bytes] = set()
 class HistoryIndex:
     """All replicas' histories. Not thread-safe: one event loop owns it. ``now_s`` is monotonic and given by the caller.
 
-    ``owner`` is whose budget a namespace's entries count against; one namespace has one owner. ``hits`` and ``misses`` count look-ups.
+    ``owner`` is whose budget a namespace's entries count against; one namespace has one owner. ``hits`` and ``misses`` count look-ups. ``extent``
+    says how much the first so many blocks of a prompt cover, where blocks are not all of one size: bounds, sizes and confidences are by that measure.
     """
 
-    def __init__(self, *, capacity_blocks: int = DEFAULT_CAPACITY_BLOCKS) -> None:
+    def __init__(self, *, capacity_blocks: int = DEFAULT_CAPACITY_BLOCKS, extent: Extent = int) -> None:
         self._capacity_blocks = capacity_blocks
+        self._extent = extent
         self._replicas: dict[str, _Replica] = {}
         self._dispatches = 0
         self.hits = 0
@@ -159,18 +164,28 @@ class HistoryIndex:
             return NO_MATCH
         self.hits += 1
         leaf = found[-1][0]
-        blocks, expected_blocks, kinds, before, probability = 0, 0.0, 0, None, 0.0
+        weakest = leaf.inferred_at_s, leaf.pending > 0
+        parts: list[list[Any]] = []  # evidence, and how many blocks of the prompt there are up to the end of what has it
+        blocks = 0
         for stretch, count in found:
-            evidence = stretch.inferred_at_s, stretch.pending > 0
-            if evidence != before:
-                kinds += 1
-                weakest = leaf.inferred_at_s, leaf.pending > 0
-                # beyond the bound: no less than the weakest
-                probability = _probability(*(evidence if kinds <= MAX_STRETCHES else weakest), now_s, tau_s)
-            expected_blocks += count * probability
             blocks += count
-            before = evidence
-        return Match(blocks, expected_blocks / blocks, leaf.source, leaf.age_s(now_s))
+            evidence = stretch.inferred_at_s, stretch.pending > 0
+            if parts and (parts[-1][0] == evidence or len(parts) > MAX_STRETCHES):
+                parts[-1][1] = blocks
+            else:  # beyond the bound: no less than the weakest
+                parts.append([evidence if len(parts) < MAX_STRETCHES else weakest, blocks])
+        covered, expected = 0, 0.0
+        for (inferred_at_s, promised), end in parts:
+            reached = self._extent(end)
+            expected += (reached - covered) * _probability(inferred_at_s, promised, now_s, tau_s)
+            covered = reached
+        return Match(blocks, expected / covered, leaf.source, leaf.age_s(now_s))
+
+    def _held(self, replica: str) -> _Replica:
+        held = self._replicas.get(replica)
+        if held is None:
+            held = self._replicas[replica] = _Replica(self._capacity_blocks, self._extent)
+        return held
 
     def _walk(self, namespace: bytes, digests: Sequence[bytes], replica: str, owner: bytes) -> list[tuple[Stretch, int]]:
         held = self._replicas.get(replica)
@@ -198,7 +213,7 @@ class HistoryIndex:
         """
         self._dispatches += 1
         ticket = self._dispatches
-        held = self._replicas.setdefault(replica, _Replica(self._capacity_blocks))
+        held = self._held(replica)
         if not digests:
             return ticket
         for stretch in held.use(owner, namespace, tuple(digests), ticket, joining=True):
@@ -249,7 +264,7 @@ class HistoryIndex:
         return tuple(chain.from_iterable(reversed(parts)))
 
     def owners(self, replica: str) -> dict[bytes, int]:
-        """Blocks held at ``replica``, by owner."""
+        """The extent of the blocks held at ``replica``, by owner."""
         held = self._replicas.get(replica)
         return {} if held is None else {owner: len(entries) for owner, entries in held.owners.items()}
 
@@ -266,17 +281,20 @@ class HistoryIndex:
         if not residents:
             return
         self._dispatches += 1
-        held = self._replicas.setdefault(replica, _Replica(self._capacity_blocks))
+        held = self._held(replica)
+        depths: dict[bytes, int] = {}
+        for one in reversed(residents):  # a block comes after those that continue it
+            depths[one.key] = 1 + (0 if one.parent is None else depths.get(one.parent, 0))
         for run in _runs(residents):
             namespace, parent = run[0].key[:-DIGEST_BYTES], run[0].parent
-            above = None if parent is None else parent[-DIGEST_BYTES:]
+            above = FIRST if parent is None else Above(parent[-DIGEST_BYTES:], depths[run[0].key] - 1)
             for stretch in held.use(owner, namespace, tuple(one.key[-DIGEST_BYTES:] for one in run), self._dispatches, above):
                 stretch.shown(run[0].inferred_at_s)
         held.trim()
 
     def set_capacity(self, replica: str, capacity_blocks: int) -> None:
-        """Bound one replica's entries by what its engine says it can hold."""
-        held = self._replicas.setdefault(replica, _Replica(capacity_blocks))
+        """Bound one replica's entries by what its engine says it can hold, as an extent."""
+        held = self._held(replica)
         held.capacity_blocks = max(1, capacity_blocks)
         held.trim()
 
@@ -290,8 +308,13 @@ class HistoryIndex:
             held.size -= len(held.owners.pop(owner, _NONE))
             held.gaps.pop(owner, None)
 
+    def size(self, replica: str) -> int:
+        """Extent of the blocks held at ``replica``."""
+        held = self._replicas.get(replica)
+        return 0 if held is None else held.size
+
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Blocks held and blocks evicted so far, by replica: for metrics."""
+        """Extent of the blocks held and of those evicted so far, by replica: for metrics."""
         return {name: (replica.size, replica.evicted) for name, replica in self._replicas.items()}
 
 

@@ -7,21 +7,34 @@ joined when the next dispatch uses both. Used by :mod:`routing.core.residency` a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 Source = Literal["pending", "inferred"]
+Extent = Callable[[int], int]  # of the first blocks of a prompt; int: all blocks count alike
+
+
+class Above(NamedTuple):
+    """What comes before some blocks of a prompt: the digest of the last block before them, and how many there are."""
+
+    parent: bytes | None
+    blocks: int
+
+
+FIRST = Above(None, 0)
 
 
 class Stretch:
     """Blocks in a row with one state: whatever used or showed one of them used or showed all. Dispatches that end inside it split it."""
 
-    __slots__ = ("children", "digests", "inferred_at_s", "last", "namespace", "parent", "pending", "since")
+    __slots__ = ("children", "digests", "inferred_at_s", "last", "namespace", "parent", "pending", "since", "start")
 
-    def __init__(self, namespace: bytes, digests: tuple[bytes, ...], parent: bytes | None, ticket: int) -> None:
+    def __init__(self, namespace: bytes, digests: tuple[bytes, ...], parent: bytes | None, ticket: int, start: int) -> None:
         self.namespace = namespace
         self.digests = digests
+        self.start = start  # how many blocks of the prompt come before the first
         self.parent = parent  # digest of the block before the first; a chain's digest has one parent only
         self.since = ticket  # of the dispatch that made the blocks: earlier ones never counted on them
         self.last = ticket  # of the latest dispatch that used them
@@ -58,11 +71,12 @@ class Stretch:
 
 class Held:
     """One owner's blocks at a replica: by namespace and digest, and in stretches, the least recently used first. Within a stretch the leaf is the
-    least recently used."""
+    least recently used. Its size is the sum of what its blocks cover: ``extent`` says how much the first so many blocks of a prompt do."""
 
-    __slots__ = ("order", "size", "where")
+    __slots__ = ("extent", "order", "size", "where")
 
-    def __init__(self) -> None:
+    def __init__(self, extent: Extent = int) -> None:
+        self.extent = extent
         self.where: dict[bytes, dict[bytes, Stretch]] = {}
         self.order: OrderedDict[Stretch, None] = OrderedDict()
         self.size = 0
@@ -107,10 +121,10 @@ class Held:
 
     def split(self, stretch: Stretch, count: int) -> Stretch:
         """Cut the first ``count`` blocks off as a stretch of their own, the most recently used; the rest stays where it is."""
-        head = Stretch(stretch.namespace, stretch.digests[:count], stretch.parent, stretch.since)
+        head = Stretch(stretch.namespace, stretch.digests[:count], stretch.parent, stretch.since, stretch.start)
         head.children = 1
         head.last, head.pending, head.inferred_at_s = stretch.last, stretch.pending, stretch.inferred_at_s
-        stretch.digests, stretch.parent = stretch.digests[count:], head.digests[-1]
+        stretch.digests, stretch.parent, stretch.start = stretch.digests[count:], head.digests[-1], stretch.start + count
         self.where[head.namespace].update(dict.fromkeys(head.digests, head))
         self.order[head] = None
         return head
@@ -137,8 +151,8 @@ class Held:
                 kept.append(stretch)
         return kept
 
-    def use(self, namespace: bytes, digests: tuple[bytes, ...], ticket: int, parent: bytes | None = None, *, joining: bool = False) -> list[Stretch]:
-        """The stretches of all of ``digests``, those that were missing included, as the most recently used. ``parent`` is the block before them."""
+    def use(self, namespace: bytes, digests: tuple[bytes, ...], ticket: int, above: Above = FIRST, *, joining: bool = False) -> list[Stretch]:
+        """The stretches of all of ``digests``, those that were missing included, as the most recently used."""
         first = self.where.get(namespace, {}).get(digests[0])
         if first is not None and first.digests[0] != digests[0]:  # what another index told begins anywhere in a chain
             self.split(first, first.digests.index(digests[0]))
@@ -154,16 +168,21 @@ class Held:
                     if digest in row:
                         self.remove(row[digest])
                 row = self.where.setdefault(namespace, {})
-            made = Stretch(namespace, rest, digests[place - 1] if place else parent, ticket)
+            made = Stretch(namespace, rest, digests[place - 1] if place else above.parent, ticket, above.blocks + place)
             row.update(dict.fromkeys(rest, made))
             self.order[made] = None
-            self.size += len(rest)
+            self.size += self.extent(above.blocks + len(digests)) - self.extent(above.blocks + place)
             if stretches:
                 stretches[-1].children += 1
             stretches.append(made)
         for stretch in reversed(stretches):  # root last, so leaves are evicted first
             self.order.move_to_end(stretch)
         return stretches
+
+    def leaves(self, stretch: Stretch, size: int) -> int:
+        """How many of its last blocks cover ``size``, or all."""
+        extent, end = self.extent, stretch.start + len(stretch.digests)
+        return bisect_left(range(len(stretch.digests)), size, key=lambda count: extent(end) - extent(end - count))
 
     def remove(self, stretch: Stretch) -> None:
         self.cut(stretch, len(stretch.digests))
@@ -174,7 +193,7 @@ class Held:
         keep = len(stretch.digests) - count
         for digest in stretch.digests[keep:]:
             del row[digest]
-        self.size -= count
+        self.size -= self.extent(stretch.start + keep + count) - self.extent(stretch.start + keep)
         if keep:
             stretch.digests = stretch.digests[:keep]
             return

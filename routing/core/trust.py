@@ -35,7 +35,7 @@ PRIOR = 8  # answers that the first belief, that all comes true, is worth
 ENOUGH = 8  # answers until an account speaks for itself
 MOST_RATIO = 1.25  # of realised to predicted, in one answer: what the confidence left out, not what nobody predicted
 DEFAULT_BLOCK_TOKENS = 16
-HISTORY_ROUNDING_TOKENS = 32  # history compares blocks of 128 bytes
+HISTORY_ROUNDING_TOKENS = 32  # history compares blocks of 128 bytes, of 512 beyond a prompt's first 4 KB
 SILENCE_S = 600.0  # after which kappa drifts back to 1
 HALF_LIFE_S = 600.0
 

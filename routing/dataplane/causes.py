@@ -104,17 +104,19 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     cached_tokens = usage.cached_tokens if usage.cached_tokens is not None else int(chosen.expected_cached_tokens)
     compared, former_blocks = _history(plane, flight, noted)
     scale = prompt_tokens / max(1, prompt.tokens)
-    block = prefix.BLOCK_BYTES / max(1, len(flight.call.prompt)) * prompt_tokens  # tokens in a block of this prompt
+    size_bytes = len(flight.call.prompt)
+    density = prompt_tokens / max(1, size_bytes)  # tokens a byte
     known = Known(
         matched=round(chosen.matched_tokens * scale),
         pending=chosen.evidence == "pending",
         elsewhere=round(_elsewhere(decision.candidates.replicas, chosen) * scale),
-        sent=0 if compared is None else round(compared.common_blocks * block),
-        last_turn=0 if compared is None else round(compared.turn_blocks * block),
+        sent=0 if compared is None else round(prefix.covered_bytes(compared.common_blocks) * density),
+        last_turn=0 if compared is None else round(prefix.covered_bytes(compared.turn_blocks) * density),
         lost=compared is not None and _lost(plane, flight, compared),
-        former=round(former_blocks * block),
+        former=round(prefix.covered_bytes(former_blocks) * density),
     )
-    misses = cause.missed(known, cached_tokens=cached_tokens, warm_tokens=warm_tokens, rounding_tokens=noted.block_tokens + round(block))
+    rounding_tokens = noted.block_tokens + round(prefix.widest_bytes(size_bytes) * density)
+    misses = cause.missed(known, cached_tokens=cached_tokens, warm_tokens=warm_tokens, rounding_tokens=rounding_tokens)
     work = Work(
         prompt_tokens=prompt_tokens,
         warm_tokens=warm_tokens,
@@ -141,7 +143,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         missed_tokens=dict(misses),
         warm_tokens=warm_tokens,
         diverged_tokens=known.sent if diverged else None,
-        diverged_bytes=compared.common_blocks * prefix.BLOCK_BYTES if compared is not None and diverged else None,
+        diverged_bytes=prefix.covered_bytes(compared.common_blocks) if compared is not None and diverged else None,
         last_turn_tokens=known.last_turn,
         blind_replica_id=blind_id,
         blind_replica_name=None if blind is None else blind.replica_name,

@@ -36,7 +36,7 @@ class Belief(NamedTuple):
     evidence: str  # event, inferred, pending, none
     age_s: float
     state: State
-    held_blocks: int  # of the prompt's history blocks
+    held_bytes: int  # of the prompt as history knows it
     lower_tokens: float = 0.0  # of matched_tokens * confidence: what a lower tier holds
     tier: str | None = None
 
@@ -65,11 +65,12 @@ def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes,
     history = NO_MATCH
     if prompt.digests:
         history = plane.index.match(key, prompt.digests, url, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf, tau_s=tau_s)
-    remembered = min(prompt.tokens, int(history.blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
+    held_bytes = prefix.covered_bytes(history.blocks)
+    remembered = min(prompt.tokens, int(held_bytes / prompt.bytes_per_token))
     if shown is not None:
         remembered = min(remembered, shown.most_tokens)
     if shown is None or not shown.tokens:
-        return Belief(remembered, history.confidence, history.source or "none", history.age_s, standing.state, history.blocks)
+        return Belief(remembered, history.confidence, history.source or "none", history.age_s, standing.state, held_bytes)
     return _both(prompt, shown, history, remembered, standing.state)
 
 
@@ -79,7 +80,6 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
     surer = max(shown.expected_tokens / shown.tokens, history.confidence)
     common = min(shown.tokens, remembered)
     expected = common * surer + (shown.tokens - common) * shown.expected_tokens / shown.tokens + (remembered - common) * history.confidence
-    held_blocks = max(history.blocks, int(shown.tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES))
     by_events = shown.tokens >= remembered
     return Belief(
         matched_tokens=matched,
@@ -87,7 +87,7 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
         evidence="event" if by_events else history.source or "none",
         age_s=shown.age_s if by_events else history.age_s,
         state=state,
-        held_blocks=min(len(prompt.digests), held_blocks),
+        held_bytes=max(prefix.covered_bytes(history.blocks), int(shown.tokens * prompt.bytes_per_token)),
         lower_tokens=shown.lower_tokens if by_events else 0.0,
         tier=shown.tier if by_events else None,
     )

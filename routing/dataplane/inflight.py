@@ -125,7 +125,7 @@ class Attempt:
         self._first_byte_s = math.inf
         chosen, engine = choice.taken, choice.engine
         self.tokens_ahead = chosen.queued_tokens + chosen.foreign_tokens
-        engine.working_set.touch(prompt.digests, self.started_s)
+        engine.working_set.touch(prefix.marks(prompt.digests), self.started_s)
         self.was_idle = engine.in_flight == 0 and plane.siblings.load(engine.url, self.started_s).in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
         limit_s = plane.config.first_byte_s if call.stream or choice.pair is not None else 1.5 * chosen.expected_ttft_s + 0.25

@@ -53,7 +53,7 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
     history_tokens = None
     if exact:
         blocks = plane.index.known(namespace, prompt.digests, target[0], owner=owner)
-        history_tokens = min(prompt.tokens, int(blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token))
+        history_tokens = min(prompt.tokens, int(prefix.covered_bytes(blocks) / prompt.bytes_per_token))
     full_report = not probe and choice.replica.engine.full_report is not None and plane.trust.takes_full_report(target, owner, namespace, now_s)
     if full_report:
         for rank in plane.residency.ranks.get(target[0], ()):
@@ -80,8 +80,7 @@ def _pressure(plane: Plane, choice: Choice, prompt: Prompt) -> float:
     capacity_tokens = choice.engine.capacity_tokens
     if not capacity_tokens:
         return 0.0
-    held_blocks, _ = plane.index.sizes().get(choice.engine.url, (0, 0))
-    return held_blocks * prefix.BLOCK_BYTES / prompt.bytes_per_token / capacity_tokens
+    return plane.index.size(choice.engine.url) * prefix.BLOCK_BYTES / prompt.bytes_per_token / capacity_tokens
 
 
 def learn(flight: Flight) -> None:

@@ -27,7 +27,7 @@ class Pictures:
     """
 
     __slots__ = (
-        *("_endpoint", "_head", "_key", "_namespace", "_now_s", "_owner", "_pinned"),
+        *("_covered_bytes", "_endpoint", "_head", "_key", "_namespace", "_now_s", "_owner", "_pinned"),
         *("_plane", "_pool_rate", "_prompt", "_state", "_tau_s", "_tried"),
     )
 
@@ -48,6 +48,7 @@ class Pictures:
     ) -> None:
         self._plane, self._endpoint, self._state = plane, endpoint, state
         self._namespace, self._key, self._prompt, self._owner = namespace, namespace.key, prompt, owner
+        self._covered_bytes = prefix.covered_bytes(len(prompt.digests))
         self._head = prefix.rank_stem(namespace.index_seed, head)
         self._pool_rate, self._tau_s = plane.pool_rate(endpoint), tau_s
         self._tried, self._pinned, self._now_s = tried, pinned, now_s
@@ -86,14 +87,14 @@ class Pictures:
             network_s=calibration.network_s,
             decode_interference=calibration.gamma,
             working_set_blocks=engine.working_set.size(now_s),
-            capacity_blocks=int((engine.capacity_tokens or 0) * prompt.bytes_per_token / prefix.BLOCK_BYTES),
+            capacity_blocks=int((engine.capacity_tokens or 0) * prompt.bytes_per_token / prefix.WIDE_BYTES),
             kv_used=engine.kv_share(now_s),
             max_concurrency=entry.max_concurrency,
             ramp=ramp(now_s - engine.returned_at_s),
             lower_tokens=belief.lower_tokens * kappa,
             tier=belief.tier,
             tier_tokens_per_s=None if belief.tier is None else calibration.tier_rate(belief.tier),
-            new_blocks=max(0, len(prompt.digests) - belief.held_blocks),
+            new_blocks=max(0, self._covered_bytes - belief.held_bytes) // prefix.WIDE_BYTES,
             adapter=None if adapter.slot == "none" else endpoint.entry.served_model,
             adapter_s=adapter.own_s,
             displaced_s=adapter.displaced_s,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
@@ -242,7 +243,7 @@ class Plane:
     view: PlaneView = EMPTY
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
-    index: HistoryIndex = field(default_factory=HistoryIndex)
+    index: HistoryIndex = field(default_factory=partial(HistoryIndex, extent=prefix.extent))
     events: EventIndex = field(default_factory=EventIndex)  # what engines' own events show
     residency: Book = field(default_factory=Book)  # how far those can be trusted
     outbox: Outbox = field(default_factory=Outbox)  # what siblings are to be told
@@ -323,13 +324,13 @@ class Plane:
         return median(rates) if rates else None
 
     def set_capacity(self, engine: Engine) -> None:
-        """Bound the index of an engine by its cache: KV tokens, at the bytes per token of the endpoints that use it, in history blocks."""
+        """Bound the index of an engine by its cache: KV tokens, at the bytes per token of the endpoints that use it."""
         if engine.capacity_tokens is None:
             return
         states = [self.endpoints.get(endpoint_id) for endpoint_id in self.used_by.get(engine.url, ())]
         ratios = [state.ratio.bytes_per_token for state in states if state is not None]
         bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
-        self.index.set_capacity(engine.url, min(prefix.MAX_BLOCKS * 64, int(engine.capacity_tokens * bytes_per_token / prefix.BLOCK_BYTES)))
+        self.index.set_capacity(engine.url, int(min(64 * prefix.MAX_BYTES, engine.capacity_tokens * bytes_per_token)) // prefix.BLOCK_BYTES)
 
     def _residency(self, url: str, shown: Mapping[tuple[str, int], Sizes], now_s: float) -> dict[str, object]:
         """The state of an engine's events, why, since when, and how many blocks they show."""

@@ -177,11 +177,12 @@ class Waiting:
         if endpoint.policy.policy != "ettft":  # the baselines are what they are called
             return False
         if chosen.evidence == "event":
-            held_blocks = int(chosen.matched_tokens * prompt.bytes_per_token / prefix.BLOCK_BYTES)
+            held_bytes = chosen.matched_tokens * prompt.bytes_per_token
         else:
             key = namespace.key
             held_blocks = plane.index.settled(key, prompt.digests, choice.computes.replica.url, owner=flight.owner)
-        position = held_blocks + int(gate.MIN_TOKENS * prompt.bytes_per_token / prefix.BLOCK_BYTES)
+            held_bytes = prefix.covered_bytes(held_blocks)
+        position = prefix.whole_blocks(int(held_bytes + gate.MIN_TOKENS * prompt.bytes_per_token))
         if position >= len(prompt.digests):
             return False
         flight.serial = self._next_serial()

@@ -30,11 +30,14 @@ def test_an_edit_shows_where_it_is_and_a_longer_prompt_extends() -> None:
     longer = turns.compare(NS, b"chat", _prints(text + b"x" * 500), owner=OWNER)
     assert longer is not None
     assert longer.extends
-    assert longer.common_blocks == longer.turn_blocks == 40
+    assert longer.common_blocks == longer.turn_blocks == prefix.whole_blocks(len(text))
     edited = turns.compare(NS, b"chat", _prints(text[:700] + b"!" + text[701:]), owner=OWNER)
     assert edited is not None
     assert not edited.extends
     assert edited.common_blocks == 700 // prefix.BLOCK_BYTES
+    late = turns.compare(NS, b"chat", _prints(text[:-1] + b"!"), owner=OWNER)
+    assert late is not None
+    assert late.common_blocks == late.turn_blocks - 1
     assert edited.target == "http://a"
 
 

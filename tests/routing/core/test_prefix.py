@@ -9,11 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from routing.core import prefix
-from routing.core.prefix import BLOCK_BYTES
+from routing.core.prefix import BLOCK_BYTES, FINE_BLOCKS, WIDE_BYTES
 
 seeds = st.binary(min_size=32, max_size=32)
 digests = st.binary(min_size=16, max_size=16)
-prompts = st.binary(max_size=5 * BLOCK_BYTES + 7)
+prompts = st.binary(max_size=5 * BLOCK_BYTES + 7) | st.integers(0, 3 * WIDE_BYTES).map(lambda more: bytes(range(256)) * 16 + b"m" * more)
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | plain,
@@ -26,7 +26,7 @@ messages = st.lists(st.fixed_dictionaries({"role": plain, "content": json_values
 @given(seeds, prompts)
 def test_one_digest_for_each_whole_block(seed: bytes, prompt: bytes) -> None:
     chain = prefix.chain(seed, prompt)
-    assert len(chain) == len(prompt) // BLOCK_BYTES
+    assert len(chain) == prefix.whole_blocks(len(prompt))
     assert all(len(digest) == 16 for digest in chain)
     assert len(set(chain)) == len(chain)
 
@@ -37,12 +37,12 @@ def test_a_longer_prompt_extends_the_chain(seed: bytes, prompt: bytes, more: byt
     assert after[: len(before)] == before
 
 
-@given(seeds, st.binary(min_size=2 * BLOCK_BYTES, max_size=6 * BLOCK_BYTES), st.data())
+@given(seeds, st.binary(min_size=2 * BLOCK_BYTES, max_size=6 * BLOCK_BYTES) | st.just(bytes(range(256)) * 30), st.data())
 def test_an_edit_changes_every_digest_from_its_block_on_and_none_before(seed: bytes, prompt: bytes, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(prompt) - 1))
     edited = prompt[:place] + bytes([prompt[place] ^ 1]) + prompt[place + 1 :]
     before, after = prefix.chain(seed, prompt), prefix.chain(seed, edited)
-    block = place // BLOCK_BYTES
+    block = prefix.whole_blocks(place)
     assert after[:block] == before[:block]
     assert all(one != other for one, other in zip(before[block:], after[block:], strict=True))
 
@@ -54,7 +54,29 @@ def test_two_namespaces_have_no_digest_in_common(one: bytes, other: bytes, promp
 
 
 def test_work_is_bounded_whatever_the_prompt() -> None:
-    assert len(prefix.chain(bytes(32), bytes(prefix.MAX_BLOCKS * BLOCK_BYTES + 1000))) == prefix.MAX_BLOCKS
+    assert len(prefix.chain(bytes(32), bytes(prefix.MAX_BYTES + 1000))) == prefix.MAX_BLOCKS == prefix.whole_blocks(2 * prefix.MAX_BYTES)
+    assert prefix.covered_bytes(prefix.MAX_BLOCKS) == prefix.MAX_BYTES
+
+
+@given(st.integers(0, prefix.MAX_BYTES))
+def test_what_blocks_cover_is_short_of_the_prompt_by_less_than_a_block(size_bytes: int) -> None:
+    """Blocks and bytes are told from one another alike everywhere: what is covered fits, one block more would not, and what is lost is little."""
+    blocks = prefix.whole_blocks(size_bytes)
+    assert prefix.covered_bytes(blocks) <= size_bytes
+    assert prefix.covered_bytes(blocks + 1) > size_bytes or blocks == prefix.MAX_BLOCKS
+    lost = size_bytes - prefix.covered_bytes(blocks)
+    assert lost < prefix.widest_bytes(size_bytes)
+    assert lost < BLOCK_BYTES or lost < size_bytes / 8
+    assert prefix.extent(blocks) * BLOCK_BYTES == prefix.covered_bytes(blocks)
+
+
+@given(st.integers(0, 3 * FINE_BLOCKS))
+def test_marks_are_as_far_apart_from_one_another_everywhere(blocks: int) -> None:
+    """The measure of a working set counts a prompt's bytes, whatever its blocks."""
+    digests = [bytes([block]) for block in range(blocks)]
+    kept = prefix.marks(digests)
+    ends = [prefix.covered_bytes(digests.index(one) + 1) for one in kept]
+    assert ends == [WIDE_BYTES * (place + 1) for place in range(prefix.covered_bytes(blocks) // WIDE_BYTES)]
 
 
 @given(messages, st.none() | st.lists(json_values, max_size=2))
