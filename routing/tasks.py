@@ -22,6 +22,7 @@ from routing.services import alerts, captures, key_use, publishing, quotas, rete
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 from routing.services.reconciliation import running as reconciling
+from routing.services.traces import running as trace_jobs
 from settings.doors import door
 
 VALKEY_S = 0.5
@@ -178,3 +179,24 @@ def keep_partitions() -> None:
         return
     if done.created or done.dropped or done.blocked:
         _log.info("partitions of decisions: %d made, %d dropped, %d days without one of their own", done.created, done.dropped, done.blocked)
+
+
+@door("routing.trace_job", soft_s=1860, hard_s=1900)  # a job ends itself after 1800 s
+def trace_job(tenant_id: str, job_id: str) -> None:
+    """Carry out one job, then wake workers for what waits. Not retried: what did not begin, or broke off, the sweep finds."""
+    try:
+        ended = trace_jobs.run(UUID(tenant_id), UUID(job_id))
+        if ended is not None:
+            _log.info("trace job %s: %s", job_id, ended)
+            trace_jobs.sweep()
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("trace job %s broke off (%s); the sweep finds it", job_id, type(error).__name__)
+
+
+@door("routing.trace_jobs_sweep", soft_s=50, hard_s=60, expires_s=15)
+def trace_jobs_sweep() -> None:
+    """Wake workers for jobs that wait or whose worker is gone. Not retried: the next beat is the retry."""
+    try:
+        trace_jobs.sweep()
+    except (OperationalError, InterfaceError) as error:
+        _log.warning("trace jobs were not looked for (%s); the next sweep is", type(error).__name__)

@@ -216,6 +216,7 @@ CELERY_TASK_ROUTES = {
     "routing.webhooks*": {"queue": "keys"},
     "routing.tend_records": {"queue": "bulk"},
     "routing.keep_partitions": {"queue": "bulk"},
+    "routing.trace*": {"queue": "bulk"},
     "routing.correct_quotas": {"queue": "bulk"},
     "tenants.mail*": {"queue": "bulk"},
 }
@@ -233,6 +234,7 @@ CELERY_BEAT_SCHEDULE = {
     "records-tend": {"task": "routing.tend_records", "schedule": 60.0},
     "quotas-correct": {"task": "routing.correct_quotas", "schedule": 120.0},
     "records-partitions": {"task": "routing.keep_partitions", "schedule": 3600.0},
+    "trace-jobs": {"task": "routing.trace_jobs_sweep", "schedule": 15.0},
     "keys-sweep": {"task": "namespaces.keys_provision_missing", "schedule": 10.0},
     "keys-operations": {"task": "namespaces.keys_operations", "schedule": 5.0},
     "keys-destroy": {"task": "namespaces.keys_destroy_expired", "schedule": 3600.0},

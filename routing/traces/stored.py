@@ -76,10 +76,12 @@ def nameless(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
         blocks.close()
 
 
-def apart(request: TraceRequest) -> TraceRequest:
-    """The request with blocks that only its own scope has: engines share between equal prompts of one scope alone. Blocks must be below 2**40."""
-    scope = _number(request.scope)
-    return replace(request, blocks=tuple([scope << 40 | block for block in request.blocks])) if scope else request
+def apart(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
+    """The same requests with blocks that only their own scope has: engines share between equal prompts of one scope alone."""
+    scopes: dict[str, int] = {"": 0}
+    for one in requests:
+        scope = scopes.setdefault(one.scope, len(scopes))
+        yield replace(one, blocks=tuple([scope << 64 | block for block in one.blocks])) if scope else one
 
 
 def _number(name: str) -> int:

@@ -137,7 +137,7 @@ def perform(head: Head, requests: Iterator[TraceRequest], *, count: int | None, 
     if isinstance(head.work, Analyze):
         values = _analyze(head, head.work, requests, steps)
     else:
-        trace = Trace(head.name, head.block_tokens, head.timed, map(apart, requests) if head.isolated else requests)
+        trace = Trace(head.name, head.block_tokens, head.timed, apart(requests) if head.isolated else requests)
         if REPLAY_BLOCK_TOKENS % head.block_tokens == 0:
             trace = coarsen(trace, REPLAY_BLOCK_TOKENS)
         held = runs.faster(list(trace.requests), head.work.speedup if isinstance(head.work, Replay) else 1.0)
@@ -182,6 +182,7 @@ class _Steps:
             self._watcher.progress(self.done, self.done if final else self.total)
 
     def keep(self, kept: Any) -> None:
+        self._watcher.progress(self.done, self.total)
         self._watcher.checkpoint(msgspec.msgpack.encode({"of": self._fingerprint, "kept": kept}))
         self._kept_s = self._watcher.clock()
 

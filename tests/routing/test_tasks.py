@@ -22,6 +22,8 @@ QUEUES = {
     "routing.reconcile_tenant": "bulk",
     "routing.tend_records": "bulk",
     "routing.keep_partitions": "bulk",
+    "routing.trace_job": "bulk",
+    "routing.trace_jobs_sweep": "bulk",
     "routing.audit_run": "audit",
     "namespaces.keys_provision": "keys",
 }
@@ -69,6 +71,8 @@ def test_a_task_for_nothing_does_nothing() -> None:
     tasks.note_key_use()
     tasks.reconcile()
     tasks.reconcile_tenant(str(uuid.uuid4()), str(uuid.uuid4()))
+    tasks.trace_job(str(uuid.uuid4()), str(uuid.uuid4()))
+    tasks.trace_jobs_sweep()
 
 
 def test_key_use_is_noted_every_half_minute() -> None:

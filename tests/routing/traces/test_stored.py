@@ -64,8 +64,10 @@ def test_chunks_are_of_a_fixed_number_of_requests() -> None:
 
 
 def test_blocks_of_two_scopes_are_two() -> None:
-    """As engines share within one scope alone; a request without a scope keeps its blocks."""
-    first, second, none = (apart(TraceRequest(0.0, 1024, 1, (0, 1), scope=scope)) for scope in ("n1", "n2", ""))
+    """As engines share within one scope alone, whatever it is called; a request without a scope keeps its blocks."""
+    asked = [TraceRequest(0.0, 1024, 1, (0, 2**63 - 1), scope=scope) for scope in ("payroll", "tenant 2", "", "payroll")]
+    first, second, none, again = apart(asked)
     assert not set(first.blocks) & set(second.blocks)
-    assert none.blocks == (0, 1)
-    assert apart(TraceRequest(5.0, 1024, 1, (0, 1), scope="n1")).blocks == first.blocks
+    assert not set(first.blocks + second.blocks) & set(none.blocks)
+    assert none.blocks == asked[2].blocks
+    assert again.blocks == first.blocks
