@@ -1,17 +1,21 @@
 """Nothing that a request says, and no key or salt, is in anything that the router leaves behind: spans, metrics, logs, Valkey, rows, answers of ours.
 
-Two conversations and a prompt of token ids go through a real router with traces on, a failure among them, and are ingested. Then every byte is
-searched. The control: the engine did see all of it, and each place that is searched does hold what it should.
+Two conversations and a prompt of token ids go through a real router with traces on and a capture running, a failure among them, and are ingested;
+what was captured is exported. Then every byte is searched, for digests that anybody could make too. The control: the engine did see all of it, and
+each place that is searched does hold what it should.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import re
+import time
 import uuid
 from collections.abc import Iterable
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -21,10 +25,17 @@ import pytest
 import redis
 from django.apps import apps
 from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
 
+from namespaces.core.captures import capture_key
 from namespaces.core.salts import Namespace
-from routing.core import blocks, prefix
+from routing.core import blocks, capture, prefix
+from routing.core.snapshot import CaptureEntry
+from routing.models import TraceCapture
+from routing.services import captures
+from routing.services.capture_ingest import CaptureIngest
 from routing.services.records import Ingest
+from routing.traces.export import mooncake_lines
 from tenants.models import Tenant
 from tenants.scoping import tenant_scope
 from tests.fakes import rig as rigs
@@ -49,6 +60,8 @@ CHAT = {
 }
 TOKENS = [1_234_567 + 7 * place for place in range(80)]
 ANSWER = "answeredword"
+CAPTURE, CAPTURE_SEED = uuid.UUID(int=77), bytes(range(96, 128))
+CAPTURE_KEY = capture_key(rigs.tenant_key(named("tenant acme")), CAPTURE, CAPTURE_SEED)
 ENGINE_SAYS = "engineerrortext"
 HEADERS = {"X-Session-ID": "sessionofclient", "baggage": "baggage=ofclient", "tracestate": "vendor=ofstate", "User-Agent": "agentofclient/1"}
 
@@ -68,6 +81,7 @@ def _secrets(namespaces: Iterable[Namespace]) -> list[bytes]:
         raw.append(namespace.index_seed)
         raw += prefix.chain(namespace.index_seed, prefix.prompt_units(CHAT))
         raw += blocks.token_chain(namespace.index_seed, TOKENS, 16)
+    raw += [CAPTURE_KEY, CAPTURE_SEED, *_digests_of_anybody()]
     for secret in raw:
         found += [secret, secret.hex().encode(), msgspec.json.encode(secret).strip(b'"=')]
     for one, other in pairwise(TOKENS):  # one number alone may turn up by chance
@@ -79,6 +93,16 @@ def _secrets(namespaces: Iterable[Namespace]) -> list[bytes]:
     return found
 
 
+def _digests_of_anybody() -> list[bytes]:
+    """Digests of prompts and their blocks that need no key: whoever guesses a prompt could make them and compare."""
+    found = []
+    for content in (prefix.prompt_units(CHAT), blocks.pack(TOKENS)):
+        pieces = [content, *(content[start : start + size] for size in (128, 2048) for start in range(0, len(content), size))]
+        for piece in pieces:
+            found += [hashlib.new(name, piece).digest()[:length] for name in ("sha256", "blake2b", "md5", "sha1") for length in (8, 16)]
+    return found
+
+
 async def _run(state: Path, valkey_url: str, heard: list[bytes]) -> tuple[bytes, bytes, list[bytes], list[Namespace], list[bytes]]:
     """The traffic; returns what the engines received, the metrics page and status, spans, the namespaces, and the answers."""
     collector = FakeCollector()
@@ -87,9 +111,11 @@ async def _run(state: Path, valkey_url: str, heard: list[bytes]) -> tuple[bytes,
     try:
         async with standard_rig(state, valkey_url=valkey_url, otlp_endpoint=collector.url, scrape_s=0.05, poll_s=0.05) as rig:
             listener = asyncio.create_task(_listen(valkey_url, heard))
+            running = CaptureEntry(id=CAPTURE, seed=CAPTURE_SEED, share=1.0, until=time.time() + 600)
+            rig.publish(rigs.bumped(rig.acme, endpoints=(msgspec.structs.replace(rig.acme.endpoints[0], capture=running),)))
             answers += await _traffic(rig)
             plane = rig.router.plane
-            await until(lambda: plane.telemetry.queued() == 0 and plane.tracing.queued() == 0)
+            await until(lambda: plane.telemetry.queued() == 0 and plane.tracing.queued() == 0 and plane.captures.queued() == 0)
             async with rig.client.get(f"{rig.internal}/status") as answer:
                 status = await answer.read()
             received = b"\n".join(one.body + json.dumps(one.headers).encode() for fake in (rig.a, rig.b) for one in fake.requests)
@@ -170,15 +196,23 @@ def test_nothing_said_and_no_secret_is_left_behind(tmp_path: Path, valkey_url: s
     for tenant_id, slug in zip(tenant_ids, ("acme", "globex"), strict=True):
         with tenant_scope(tenant_id):
             Tenant.objects.create(id=tenant_id, slug=slug)
+    began_at = timezone.now()
+    endpoint_id = named(f"endpoint {tenant_ids[0]} m-7b")
+    said = {"share": 1.0, "began_at": began_at, "ends_at": began_at + timedelta(days=1), "endpoint_name": "m-7b"}
+    with tenant_scope(tenant_ids[0]):  # the seed is the one thing of a capture that its row must hold: not here, so that it is searched for
+        TraceCapture.objects.create(tenant_id=tenant_ids[0], id=CAPTURE, endpoint_id=endpoint_id, **said)
     heard: list[bytes] = []
     received, page, spans, namespaces, answers = asyncio.run(_run(tmp_path, valkey_url, heard))
     with redis.Redis.from_url(valkey_url) as client:
         in_valkey = _everything_in(client)
         with ingest_role():
-            ingest = Ingest(client, records_key=rigs.SECRETS.records_key, consumer="c", block_s=0.001, backoff_s=(0.001, 0.01))
-            ingest.ensure_group()
-            while ingest.turn():
-                pass
+            for kind in (Ingest, CaptureIngest):
+                ingest = kind(client, records_key=rigs.SECRETS.records_key, consumer="c", block_s=0.001, backoff_s=(0.001, 0.01))
+                ingest.ensure_group()
+                while ingest.turn():
+                    pass
+    trace = captures.read_trace(tenant=tenant_ids[0], endpoint_id=endpoint_id, since=began_at - timedelta(hours=1), until=timezone.now())
+    exported = b"".join(mooncake_lines(trace))
     rows = b"\n".join(_rows(tenant_id) for tenant_id in tenant_ids)
     logs = "\n".join(f"{one.name} {one.getMessage()} {one.exc_text or ''}" for one in caplog.records if not one.name.startswith("django.db")).encode()
     files = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -193,6 +227,7 @@ def test_nothing_said_and_no_secret_is_left_behind(tmp_path: Path, valkey_url: s
         "channels": b"\n".join(heard),
         "rows": rows,
         "files": files,
+        "export": exported,
     }
     assert b"saltroute.decision.id" in left["spans"]
     assert b"saltroute_requests_total" in left["metrics"]
@@ -200,6 +235,11 @@ def test_nothing_said_and_no_secret_is_left_behind(tmp_path: Path, valkey_url: s
     assert b"chat_completions" in left["valkey"]
     assert b"chat_completions" in left["rows"]
     assert re.search(rb"parts_us", left["rows"])
+    ids = capture.text_blocks(CAPTURE_KEY, prefix.prompt_units(CHAT)), capture.token_blocks(CAPTURE_KEY, TOKENS)
+    for found in ids:  # the control: what was captured is there, under its key
+        assert found in left["valkey"]
+        assert found.hex().encode() in left["rows"]
+    assert exported.count(b"hash_ids") == 6
     for secret in (*_said(), *_secrets(namespaces)):
         for place, held in left.items():
             assert secret not in held, (place, secret)
