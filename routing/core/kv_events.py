@@ -12,8 +12,8 @@ unproven against a live engine.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -23,9 +23,12 @@ Hash = int | bytes
 ExtraKeys = tuple[tuple[Any, ...] | None, ...]
 
 SALT_PREFIX: Final = "sr1-"
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+STEP_BYTES = 32 * 1024  # of events that are read in one go, or one event
 MAX_EVENTS = 65_536
 MAX_BLOCKS = 65_536  # of one event
+MAX_FIELDS = 64  # of one event
+MAX_KEYS_BYTES = 64 * 1024  # of one event's extra keys, each counted once: thousands of little lists would hold up others
 MAX_NAME_CHARACTERS = 256
 _METADATA_AT = 6  # of an array's fields: where SGLang puts a map, and vLLM the adapter's name
 _U64 = 2**64
@@ -89,6 +92,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     unknown_fields: int = 0
 
 
+_NIL: Final = b"\xc0"
+
+
 class _StoredWire(msgspec.Struct, tag_field="type", tag="BlockStored", forbid_unknown_fields=True, gc=False):
     block_hashes: tuple[Hash, ...]
     parent_block_hash: Hash | None
@@ -97,7 +103,7 @@ class _StoredWire(msgspec.Struct, tag_field="type", tag="BlockStored", forbid_un
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: ExtraKeys | None = None
+    extra_keys: msgspec.Raw = msgspec.Raw(_NIL)
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -125,27 +131,77 @@ class _BatchWire(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc
     rank: int | None = None
 
 
-_STORED_FIELDS: Final = tuple(field for field in _StoredWire.__struct_fields__)
-_REMOVED_FIELDS: Final = tuple(field for field in _RemovedWire.__struct_fields__)
+class _OuterWire(msgspec.Struct, array_like=True, gc=False):
+    timestamp_s: float
+    events: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_EVENTS)]
+    rank: int | None = None
+
+
 _maps = msgspec.msgpack.Decoder(_BatchWire)
-_anything = msgspec.msgpack.Decoder()
+_outer = msgspec.msgpack.Decoder(_OuterWire)
+_one_map = msgspec.msgpack.Decoder(_StoredWire | _RemovedWire | _ClearedWire)
+_fields_of_map = msgspec.msgpack.Decoder(Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=MAX_FIELDS)])
+_fields_of_array = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_FIELDS)])
+_text = msgspec.msgpack.Decoder(str | None)
+_entries = msgspec.msgpack.Decoder(list[msgspec.Raw] | None)
+_entry = msgspec.msgpack.Decoder(tuple[Any, ...] | None)
+_WIRES: Final[dict[str, type[_StoredWire | _RemovedWire]]] = {"BlockStored": _StoredWire, "BlockRemoved": _RemovedWire}
+_fields_of: Final[dict[str, dict[str, msgspec.msgpack.Decoder[Any]]]] = {
+    tag: {field.encode_name: msgspec.msgpack.Decoder(field.type) for field in msgspec.structs.fields(wire)} for tag, wire in _WIRES.items()
+}
+_CLEARED: Final = "AllBlocksCleared"
 
 
 def decode(payload: bytes) -> Batch:
-    """Read one message's payload.
+    """Read one message's payload, whole.
 
     Raises:
         EventError: it is too large, no batch, or one of its known events is malformed.
     """
+    parts = list(decode_in_steps(payload))
+    if len(parts) == 1:
+        return parts[0]
+    events = tuple([event for part in parts for event in part.events])
+    return Batch(parts[0].timestamp_s, events, parts[0].rank, sum(part.unknown_fields for part in parts))
+
+
+def decode_in_steps(payload: bytes) -> Iterator[Batch]:
+    """Read one message's payload, about ``STEP_BYTES`` or one event at a time: whoever shares a thread rests in between. The parts, applied one after
+    the other, are the batch; at least one comes.
+
+    Raises:
+        EventError: as :func:`decode`, when it comes to it: the parts before are good.
+    """
     if len(payload) > MAX_MESSAGE_BYTES:
         raise EventError(f"a message of {len(payload)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+    if len(payload) <= STEP_BYTES:
+        try:
+            wire = _maps.decode(payload)
+        except (msgspec.MsgspecError, RecursionError):
+            pass  # older arrays, something new, or nothing good: looked at one by one
+        else:
+            yield Batch(wire.timestamp_s, tuple([_event(event) for event in wire.events]), wire.rank)
+            return
     try:
-        wire = _maps.decode(payload)
-    except (msgspec.MsgspecError, RecursionError):
-        return _decode_anything(payload)
-    if len(wire.events) > MAX_EVENTS:
-        raise EventError(f"events: {len(wire.events)} in one message; at most {MAX_EVENTS} are read")
-    return Batch(wire.timestamp_s, tuple([_event(event) for event in wire.events]), wire.rank)
+        outer = _outer.decode(payload)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise EventError(f"not [time, events, rank]: {_place(error)}") from error
+    yield from _steps(outer, unknown=max(0, _array_length(payload) - 3))
+
+
+def _steps(outer: _OuterWire, unknown: int) -> Iterator[Batch]:
+    read: list[Event] = []
+    size = 0
+    for raw in outer.events:
+        event, more = _read(bytes(raw))
+        read.append(event)
+        unknown += more
+        size += len(bytes(raw))
+        if size >= STEP_BYTES:
+            yield Batch(outer.timestamp_s, tuple(read), outer.rank, unknown)
+            read, size, unknown = [], 0, 0
+    if read or unknown or not outer.events:
+        yield Batch(outer.timestamp_s, tuple(read), outer.rank, unknown)
 
 
 def salt_of(stored: Stored) -> str | None:
@@ -184,12 +240,14 @@ def _event(wire: _StoredWire | _RemovedWire | _ClearedWire) -> Event:
     return Cleared()
 
 
-def _stored(wire: _StoredWire) -> Stored:
+def _stored(wire: _StoredWire) -> Event:
     hashes, token_ids, block_tokens = wire.block_hashes, wire.token_ids, wire.block_size
     if token_ids and (block_tokens < 1 or len(token_ids) != len(hashes) * block_tokens):
         raise EventError(f"token_ids: {len(token_ids)} ids for {len(hashes)} blocks of {block_tokens}")
-    if wire.extra_keys is not None and len(wire.extra_keys) != len(hashes):
-        raise EventError(f"extra_keys: {len(wire.extra_keys)} entries for {len(hashes)} blocks")
+    try:
+        extra_keys = _extra_keys(bytes(wire.extra_keys), len(hashes))
+    except _TooManyKeys:
+        return Unknown("BlockStored with very many keys")  # credited to nobody
     try:
         tokens = struct.pack(f"<{len(token_ids)}I", *token_ids)
     except struct.error as error:
@@ -202,7 +260,7 @@ def _stored(wire: _StoredWire) -> Stored:
         max(0, block_tokens),
         wire.medium,
         wire.lora_name,
-        wire.extra_keys,
+        extra_keys,
         wire.group_idx or 0,
         wire.kv_cache_spec_kind,
         wire.kv_cache_spec_sliding_window,
@@ -225,66 +283,97 @@ def _hashes(hashes: tuple[Hash, ...]) -> tuple[Hash, ...]:
     return hashes
 
 
-def _decode_anything(payload: bytes) -> Batch:
-    """Arrays, fields and events that the typed decoder does not know: slower, and forgiving only of what is new."""
+def _read(raw: bytes) -> tuple[Event, int]:
+    """One event, and how many of its fields are not known."""
     try:
-        batch = _anything.decode(payload)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise EventError("not MessagePack") from error
-    if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list) or not isinstance(batch[0], int | float):
-        raise EventError("not [time, events, rank]")
-    timestamp, events, rank = float(batch[0]), batch[1], batch[2] if len(batch) > 2 else None
-    if len(events) > MAX_EVENTS:
-        raise EventError(f"events: {len(events)} in one message; at most {MAX_EVENTS} are read")
-    if rank is not None and not isinstance(rank, int):
-        raise EventError("rank: not an integer")
-    read: list[Event] = []
-    unknown = max(0, len(batch) - 3)
-    for event in events:
-        fields, tag, more = _fields(event)
-        unknown += more
-        read.append(_known(tag, fields))
-    return Batch(timestamp, tuple(read), rank, unknown)
+        return _event(_one_map.decode(raw)), 0
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        fields, tag, unknown = _fields(raw)
+    if tag == _CLEARED:
+        return Cleared(), unknown
+    if tag not in _WIRES:
+        return Unknown(tag[:MAX_NAME_CHARACTERS]), 0
+    if _is_array_of_arrays(bytes(fields.get("token_ids", _NIL))):
+        return Unknown("BlockStored of pairs"), 0  # speculative decoding's pairs of tokens: no plain chain
+    name = ""
+    try:
+        values = {}
+        for name, value in fields.items():
+            values[name] = _fields_of[tag][name].decode(value)
+        return _event(_WIRES[tag](**values)), unknown
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError, OverflowError) as error:
+        raise EventError(f"{tag}: {name} {_place(error)}") from error
 
 
-def _fields(event: Any) -> tuple[Mapping[str, Any], str, int]:
+def _fields(raw: bytes) -> tuple[dict[str, msgspec.Raw], str, int]:
     """An event's known fields, its tag, and how many unknown fields it has."""
-    if isinstance(event, dict):
-        tag = event.get("type")
-        known = _STORED_FIELDS if tag == "BlockStored" else _REMOVED_FIELDS if tag == "BlockRemoved" else ()
-        fields = {name: event[name] for name in known if name in event}
-        return fields, str(tag)[:MAX_NAME_CHARACTERS], max(0, len(event) - 1 - len(fields)) if known or tag == "AllBlocksCleared" else 0
-    if isinstance(event, list) and event and isinstance(event[0], str):
-        tag = event[0]
-        known = _STORED_FIELDS if tag == "BlockStored" else _REMOVED_FIELDS if tag == "BlockRemoved" else ()
-        values = event[1:]
-        if len(values) == _METADATA_AT + 1 and isinstance(values[-1], dict):
-            salt = values.pop().get("cache_salt")
-            return {**dict(zip(known, values, strict=False)), "cache_salt": salt}, tag, 0
-        fields = dict(zip(known, values, strict=False))
-        return fields, tag[:MAX_NAME_CHARACTERS], max(0, len(event) - 1 - len(fields)) if known or tag == "AllBlocksCleared" else 0
-    raise EventError("events: an event is neither a map with a type nor an array that begins with one")
-
-
-def _known(tag: str, fields: Mapping[str, Any]) -> Event:
     try:
-        if tag == "BlockStored":
-            ids = fields.get("token_ids")
-            if isinstance(ids, list) and ids and isinstance(ids[0], list):
-                return Unknown("BlockStored of pairs")  # speculative decoding's pairs of tokens: no plain chain
-            return _stored(msgspec.convert(fields, _StoredFields))
-        if tag == "BlockRemoved":
-            return _event(msgspec.convert(fields, _RemovedFields))
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise EventError(f"{tag}: {_place(error)}") from error
-    return Cleared() if tag == "AllBlocksCleared" else Unknown(tag)
+        if _is_map(raw):
+            found = _fields_of_map.decode(raw)
+            tag = _text.decode(found.pop("type")) if "type" in found else None
+            known = _fields_of.get(tag or "", {})
+            fields = {name: found[name] for name in known if name in found}
+            return fields, str(tag), len(found) - len(fields)
+        parts = _fields_of_array.decode(raw)
+        tag = _text.decode(parts.pop(0)) if parts else None
+        if tag is None:
+            raise EventError("events: an array without a tag")
+        known = _fields_of.get(tag, {})
+        more: dict[str, msgspec.Raw] = {}
+        if len(parts) == _METADATA_AT + 1 and _is_map(bytes(parts[-1])):
+            salt = _fields_of_map.decode(parts.pop()).get("cache_salt")
+            more = {} if salt is None else {"cache_salt": salt}
+        return {**dict(zip(known, parts, strict=False)), **more}, tag, max(0, len(parts) - len(known))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise EventError("events: an event is neither a map with a type nor an array that begins with one") from error
 
 
-class _StoredFields(_StoredWire, tag=False, forbid_unknown_fields=False, gc=False):
-    pass
+# MessagePack's first byte tells what follows: reading it spares building what is not wanted.
 
 
-class _RemovedFields(_RemovedWire, tag=False, forbid_unknown_fields=False, gc=False):
+def _is_map(raw: bytes) -> bool:
+    return bool(raw) and (0x80 <= raw[0] <= 0x8F or raw[0] in (0xDE, 0xDF))
+
+
+def _array_header(raw: bytes) -> int:
+    """How many bytes announce an array; 0: it is none."""
+    if not raw:
+        return 0
+    return 1 if 0x90 <= raw[0] <= 0x9F else {0xDC: 3, 0xDD: 5}.get(raw[0], 0)
+
+
+def _array_length(raw: bytes) -> int:
+    header = _array_header(raw)
+    return raw[0] & 15 if header == 1 else int.from_bytes(raw[1:header], "big")
+
+
+def _is_array_of_arrays(raw: bytes) -> bool:
+    header = _array_header(raw)
+    return bool(header) and bool(_array_header(raw[header : header + 1]))
+
+
+def _extra_keys(raw: bytes, blocks: int) -> ExtraKeys | None:
+    """The entries of an event. Most are alike (none, or an adapter's name), so each is read once.
+
+    Raises:
+        _TooManyKeys: they are more than is worth reading.
+    """
+    if raw == _NIL:
+        return None
+    if _array_header(raw) and _array_length(raw) != blocks:
+        raise EventError(f"extra_keys: {_array_length(raw)} entries for {blocks} blocks")
+    try:
+        entries = [bytes(entry) for entry in _entries.decode(raw) or ()]
+        distinct = dict.fromkeys(entries)
+        if sum(map(len, distinct)) > MAX_KEYS_BYTES:
+            raise _TooManyKeys
+        read = {entry: _entry.decode(entry) for entry in distinct}
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise EventError(f"extra_keys: no list with an entry for each block: {_place(error)}") from error
+    return tuple([read[entry] for entry in entries])
+
+
+class _TooManyKeys(Exception):
     pass
 
 

@@ -25,9 +25,8 @@ _REASONS = {
     "no_tokens": "the model names no tokenizer that we hold",
     "parity": "tokens are counted differently here and there",
     "kappa": "engines reuse less than its events promise",
-    "gap_lost": "events were lost, and the engine no longer has them",
     "budget": "the index has no room for it",
-    "gap": "events were lost",
+    "gap": "events were lost, and the engine no longer has them",
     "stale": "no event for too long",
     "malformed": "its events cannot be read",
 }

@@ -4,7 +4,7 @@ A *target* (one data-parallel rank of one engine) has a set of standing conditio
 arose does not matter:
 
 - ``history``: events cannot be used here at all; the router's own history decides.
-- ``degraded``: events were exact and something is wrong right now (a gap, a replay, silence); history decides until it passes.
+- ``degraded``: events were exact and something is wrong right now (a lost gap, a replay, silence); history decides until it passes.
 - ``warming``: events are read, but what happened before is not all known; what they claim is true, what they lack says little.
 - ``exact``: nothing stands against the events.
 
@@ -25,7 +25,6 @@ Reason = Literal[
     "no_tokens",
     "parity",
     "kappa",
-    "gap_lost",
     "budget",
     "gap",
     "replay",
@@ -47,8 +46,7 @@ CONDITIONS: Final[dict[Reason, State]] = {
     "no_tokens": "history",  # the router cannot turn prompts into this model's tokens
     "parity": "history",  # the router's tokens differ from the engine's
     "kappa": "history",  # answers show far fewer cached tokens than events promise
-    "gap_lost": "history",  # messages are lost for good: forget and learn anew
-    "gap": "degraded",  # messages are missing and may still come
+    "gap": "degraded",  # messages are lost for good; what came since is known, and counts half until all is known again
     "stale": "degraded",  # the source is silent or disconnected
     "malformed": "degraded",  # messages that cannot be read
     "replay": "degraded",  # a replay is under way
@@ -56,9 +54,9 @@ CONDITIONS: Final[dict[Reason, State]] = {
     "subscribing": "warming",
     "restart": "warming",
     "late_join": "warming",  # the source's buffer did not reach back to its beginning
-    "relearning": "warming",  # forgotten after a lost gap
+    "relearning": "warming",  # forgotten after silence, or in doubt
 }
-LOST_AFTER_S: Final = 30.0  # a gap, silence or bad messages this long: what was known is dropped
+LOST_AFTER_S: Final = 30.0  # silence or bad messages this long: what was known is dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,8 @@ def restarted(residency: Residency, at_s: float) -> tuple[Residency, Transition 
 
 
 def overdue(residency: Residency, at_s: float) -> bool:
-    """Whether a gap, silence or bad messages stand for so long that what was known must be forgotten."""
-    return any(reason in {"gap", "stale", "malformed"} and at_s >= since_s + LOST_AFTER_S for reason, since_s in residency.conditions)
+    """Whether silence or bad messages stand for so long that what was known must be forgotten."""
+    return any(reason in {"stale", "malformed"} and at_s >= since_s + LOST_AFTER_S for reason, since_s in residency.conditions)
 
 
 def _changed(residency: Residency, conditions: tuple[tuple[Reason, float], ...], at_s: float) -> tuple[Residency, Transition | None]:

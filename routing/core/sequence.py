@@ -11,6 +11,7 @@ seen (then only the process's start time tells); messages of a process that is g
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -21,6 +22,8 @@ REPLAY_DEADLINE_S = 5.0  # without progress
 MAX_ATTEMPTS = 3  # replays in a row before a gap counts as lost
 MAX_HELD = 20_000  # live batches kept while a replay is under way
 MAX_HELD_BYTES = 64 * 1024 * 1024
+REST_S = 60.0  # without another replay, after one that was more than may be
+MAX_CUTS = 16  # times that one replay is gone on with after it was cut off
 SAME_RESTART_S = 60.0  # a new start time this soon after numbers went backwards tells of the same restart
 START_TOLERANCE_S = 1.0
 
@@ -98,6 +101,9 @@ class Tracker(Generic[T]):
         self._replaying = False
         self._brought = False  # the request under way has brought a batch
         self._attempts = 0
+        self._cuts = 0
+        self._asked_from = 0
+        self._rests_until_s = -math.inf
         self._progress_s = 0.0
 
     @property
@@ -109,11 +115,20 @@ class Tracker(Generic[T]):
         """Live batches that wait for a replay."""
         return len(self._held)
 
+    @property
+    def held_bytes(self) -> int:
+        """What keeping them costs."""
+        return self._held_bytes
+
     def subscribed(self, now_s: float) -> list[Action[T]]:
         """The live socket is connected. A source may be silent for long, so what it sent before is asked for at once."""
-        if self._replaying or not self._behind:
+        if self._replaying or not self._behind or not self._can_replay:
             return []
-        return [self._ask(now_s)] if self._can_replay else []
+        if self._may_ask(now_s):
+            return [self._ask(now_s)]
+        actions: list[Action[T]] = []
+        self._give_up(actions, now_s, "replay_lost")
+        return actions
 
     def disconnected(self) -> None:
         """The live socket's connection ended: what is sent until the next :meth:`subscribed` is missed. A replay under way is over."""
@@ -139,7 +154,7 @@ class Tracker(Generic[T]):
 
     def relearn(self, now_s: float) -> list[Action[T]]:
         """What was learned is in doubt: ask for all that the source still buffers. Whoever applies it gets numbers again that it had before."""
-        if not self._can_replay or self._replaying or self._behind:
+        if self._replaying or self._behind or not self._may_ask(now_s):
             return []
         self.next_seq = 0
         return [self._ask(now_s)]
@@ -178,6 +193,30 @@ class Tracker(Generic[T]):
             return []
         return self._again(now_s)
 
+    def replay_cut(self, request: int, now_s: float) -> list[Action[T]]:
+        """The answer to ``request`` was cut off here, since more must not wait; what came before was given. If that brought us on, the rest is asked
+        for, a bounded number of times."""
+        if not self._replaying or request != self._requests:
+            return []
+        if self.next_seq == self._asked_from or self._cuts >= MAX_CUTS:
+            return self.too_much(now_s)
+        self._cuts += 1
+        self._attempts = 0
+        return [self._ask(now_s)]
+
+    def too_much(self, now_s: float) -> list[Action[T]]:
+        """The replay under way is more than may be, in all or at once: it is given up, and none is asked for during ``REST_S``."""
+        if not self._replaying:
+            return []
+        self._rests_until_s = now_s + REST_S
+        actions: list[Action[T]] = []
+        self._give_up(actions, now_s, "overflow")
+        return actions
+
+    def busy(self, now_s: float) -> None:
+        """What a replay brought is still being applied: it is not the source that makes no progress."""
+        self._progress_s = max(self._progress_s, now_s)
+
     def tick(self, now_s: float) -> list[Action[T]]:
         """Time passed. A replay that stopped without its end is asked for again, a few times; then what it owes is lost."""
         if not self._replaying or now_s < self._progress_s + self._deadline_s:
@@ -193,7 +232,7 @@ class Tracker(Generic[T]):
         if noticed_s is not None and now_s < noticed_s + SAME_RESTART_S:
             return []
         actions: list[Action[T]] = [self._restart("start_time")]
-        if self._can_replay:
+        if self._may_ask(now_s):
             actions.append(self._ask(now_s))
         return actions
 
@@ -206,11 +245,15 @@ class Tracker(Generic[T]):
         self.next_seq = last + 1
         return gap
 
+    def _may_ask(self, now_s: float) -> bool:
+        return self._can_replay and now_s >= self._rests_until_s
+
     def _ask(self, now_s: float) -> AskReplay:
         self._requests += 1
         self._attempts += 1
         self._replaying = self._behind = True
         self._brought = False
+        self._asked_from = self.next_seq
         self._progress_s = now_s
         return AskReplay(self.next_seq, self._requests)
 
@@ -235,7 +278,7 @@ class Tracker(Generic[T]):
         while self._held:
             seq, batch, cost_bytes = self._held[0]
             if seq > self.next_seq:
-                if self._can_replay and self._attempts < MAX_ATTEMPTS:
+                if self._may_ask(now_s) and self._attempts < MAX_ATTEMPTS:
                     actions.append(self._ask(now_s))
                     return
                 actions.append(self._lose(seq - 1, cause if self._can_replay else "no_replay"))
@@ -245,7 +288,7 @@ class Tracker(Generic[T]):
                 self.duplicates += 1
             else:
                 actions.append(self._apply(seq, batch))
-        self._attempts = 0
+        self._attempts = self._cuts = 0
         if self._behind:
             self._behind = False
             actions.append(CaughtUp(self.next_seq - 1))

@@ -19,6 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from routing.core.byte_budget import ByteBudget
 from routing.core.event_index import EventIndex
 from routing.core.links import Links
 from routing.dataplane import doors, upstream
@@ -91,6 +92,7 @@ class Router:
             workers=self._workers,
             tokens=TokenDesk(prompts=Prompts(catalogue=config.catalogue)),
             events=EventIndex(budget_bytes=config.event_index_bytes),
+            kv_waiting=ByteBudget(whole_bytes=config.kv_waiting_bytes),
             links=Links(open_s=config.breaker_open_s),
         )
         metrics.registry.register(PlaneCollector(self.plane))

@@ -39,4 +39,8 @@ class EventCollector(Collector):
         events = CounterMetricFamily("saltroute_event_index", "What the event index did", labels=["what"])
         for what, count in plane.events.counters.items():
             events.add_metric([what], count)
-        yield from (blocks, states, changes, events)
+        waiting = GaugeMetricFamily("saltroute_kv_waiting_bytes", "Bytes of KV events that were received and are not applied yet, over all engines")
+        waiting.add_metric([], float(plane.kv_waiting.used_bytes))
+        refused = CounterMetricFamily("saltroute_kv_waiting_refused", "Times that an engine's KV events were more than may wait")
+        refused.add_metric([], plane.kv_waiting.refused)
+        yield from (blocks, states, changes, events, waiting, refused)

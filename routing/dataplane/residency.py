@@ -16,7 +16,7 @@ from routing.core.residency_state import Reason, Residency, State, Transition
 MAX_CHANGES = 100  # kept for the report, the newest
 # From least to most useful: an engine of several ranks is as good as its worst, since its own balancer picks the rank.
 _WORST_FIRST: tuple[State, ...] = ("history", "degraded", "warming", "exact")
-_LOSSES: frozenset[Reason] = frozenset({"relearning", "malformed"})
+_LOSSES: frozenset[Reason] = frozenset({"relearning", "gap", "malformed"})
 Target = tuple[str, int]
 log = logging.getLogger("saltroute.residency")
 

@@ -26,6 +26,7 @@ from routing.core.adapters import NO_PRICE, AdapterSlots, Price
 from routing.core.age import AgeConstant
 from routing.core.breaker import Breaker
 from routing.core.build import Facts
+from routing.core.byte_budget import ByteBudget
 from routing.core.calibration import ByteRatio, Calibration
 from routing.core.event_index import EventIndex, Sizes
 from routing.core.exposition import EngineLoad
@@ -245,6 +246,7 @@ class Plane:
     engines: dict[str, Engine] = field(default_factory=dict)
     index: HistoryIndex = field(default_factory=partial(HistoryIndex, extent=prefix.extent))
     events: EventIndex = field(default_factory=EventIndex)  # what engines' own events show
+    kv_waiting: ByteBudget = field(default_factory=ByteBudget)  # bytes of KV events received and not applied yet
     residency: Book = field(default_factory=Book)  # how far those can be trusted
     outbox: Outbox = field(default_factory=Outbox)  # what siblings are to be told
     siblings: Siblings = field(default_factory=Siblings)  # what they told

@@ -129,10 +129,22 @@ class FakeSource:
         topic = (self.topic,) if self.replays_topic else ()
         for number in sorted(self.kept):
             if number >= first:
-                await router.send_multipart((peer, b"", *topic, number.to_bytes(8, "big"), self.kept[number]))
+                await self._send(router, peer, b"", *topic, number.to_bytes(8, "big"), self.kept[number])
         if self.send_end:
-            await router.send_multipart((peer, b"", *(END if topic else END[1:])))
+            await self._send(router, peer, b"", *(END if topic else END[1:]))
         self.answered += 1
+
+    @staticmethod
+    async def _send(router: zmq.asyncio.Socket, *frames: bytes) -> None:
+        """Send when the pipe has room; an asker that left is an error, which waiting for room would never notice."""
+        plain: zmq.Socket[Any] = zmq.Socket.shadow(router)
+        while True:
+            try:
+                plain.send_multipart(frames, flags=zmq.NOBLOCK)
+            except zmq.Again:
+                await asyncio.sleep(0.001)
+            else:
+                return
 
     async def stop(self) -> None:
         if self._task is not None:

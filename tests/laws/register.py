@@ -388,10 +388,24 @@ _OUTWARD = [
     ),
     Mutant(
         "event sockets checked once only",
-        "routing/dataplane/feeds/kv_sockets.py",
-        "            (zmq.RECONNECT_IVL, -1),\n",
-        "",
+        "routing/dataplane/feeds/kv_subscription.py",
+        "            address = await checked_literal(host, config.allowed_ranges, self._feed.resolver)",
+        "            address = self.__dict__.setdefault('_address', await checked_literal(host, config.allowed_ranges, self._feed.resolver))",
         ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
+    ),
+    Mutant(
+        "a replay is read without a bound",
+        "routing/dataplane/feeds/kv_sockets.py",
+        "        if not self.cut and not self._admit(0):\n",
+        "        if False:\n",
+        ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
+    ),
+    Mutant(
+        "one owner's events take what is another's",
+        "routing/core/byte_budget.py",
+        "self.used_bytes + more <= self.whole_bytes // 2",
+        "self.used_bytes + more <= self.whole_bytes",
+        ("tests/routing/core/test_byte_budget.py",),
     ),
     Mutant(
         "redirects followed",

@@ -3,361 +3,29 @@
 One subscription for each data-parallel rank of each physical engine, over all tenants that use it. Where its sockets are comes from ``kv_sources``;
 the host is always the replica's own, resolved and checked again before every connection. A subscription that joins, or comes back, asks for what it
 missed; ``routing.core.sequence`` puts both streams in order and says what is lost. What is applied goes to the event index, which credits a block
-only under a namespace that this router derived itself.
-
-Policy: nothing of an event, and no address of a source, is logged or reported: the stream holds token ids and salts in clear. A gap that no replay
-fills empties the target, since removals may be among what was lost; so does silence of 30 s. Whatever goes wrong here, requests go on with residency
-from history.
+only under a namespace that this router derived itself. Whatever goes wrong here, requests go on with residency from history.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import time
-from collections import deque
-from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from collections.abc import Hashable
 
 import aiohttp
-import zmq
 
-from routing.core import kv_events, kv_pieces
-from routing.core.event_index import Sizes
-from routing.core.event_tables import Unusable
-from routing.core.kv_events import Batch
-from routing.core.residency_state import Reason
-from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
 from routing.dataplane import learn
-from routing.dataplane.feeds import kv_sockets, kv_sources, load
-from routing.dataplane.feeds.kv_sockets import EventSockets, Pump
+from routing.dataplane.feeds import kv_sources, load
+from routing.dataplane.feeds.kv_pump import Pump
 from routing.dataplane.feeds.kv_sources import Source
+from routing.dataplane.feeds.kv_subscription import Subscription
 from routing.dataplane.state import Engine, Plane
-from routing.outbound import guard
-from routing.outbound.literal import checked_literal
 
-PIECE_BLOCKS = 128  # applied in one go: about a millisecond
-MAX_REPLAY_MESSAGES = 100_000
-MAX_REPLAY_BYTES = 512 * 1024 * 1024
-RETRY_MAX_S = 30.0
 LOOK_S = 1.0  # between two looks at the index's sizes
 TURN_S = 0.1  # between two looks at the configuration and at the clocks of replays
-_UNUSABLE: dict[Unusable, Reason] = {
-    "unknown_spec_kind": "unknown_spec_kind",
-    "block_size": "block_size",
-    "hash_conflict": "unsupported",
-    "too_many_groups": "unsupported",
-}
 BUDGET_S = 60.0  # without an eviction, until the index counts as whole again
-KNOWN_SHARE = 0.95  # of a cache: so much seen since a late start, and what lay there before is gone
-log = logging.getLogger("saltroute.events")
-
-
-@dataclass(slots=True)
-class _Session:
-    """One connection of a subscription."""
-
-    sockets: EventSockets
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    request: int = 0  # of the replay under way
-    replay_messages: int = 0
-    replay_bytes: int = 0
-    live_next: bool = False  # live and replay take turns
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of a batch that is quick to apply."""
-
-    batch: Batch
-    generation: int
-
-
-class Subscription:
-    """One rank of one engine: connects, listens, asks, applies, and connects again."""
-
-    def __init__(self, plane: Plane, feed: KvFeed, engine: Engine, source: Source) -> None:
-        self._plane = plane
-        self._feed = feed
-        self.engine = engine
-        self.source = source
-        self.target = (engine.url, source.rank)
-        self.tracker = self._new_tracker(0)
-        self._emptied = False  # since the last batch
-        self._lost = False  # something of this generation is lost for good
-        self._session: _Session | None = None
-        self._todo: deque[Apply[bytes] | Gap | CaughtUp | _Piece] = deque()
-        self._again = asyncio.Event()  # it may be there again: do not wait any longer
-        self._started_at: float | None = None
-        self._closed = False
-        plane.events.set_generation(self.target, self.tracker.generation, time.monotonic())
-        plane.residency.begin(self.target, time.monotonic())
-        self._task = asyncio.create_task(self._run(), name="kv events")
-
-    def _new_tracker(self, generation: int) -> Tracker[bytes]:
-        can_replay = self.source.replay_port is not None
-        return Tracker(generation=generation, can_replay=can_replay, deadline_s=self._plane.config.kv_replay_s)
-
-    # -- the connection ------------------------------------------------------------------------------------------------------------
-
-    async def _run(self) -> None:
-        """Connect, and again when a connection ended, for ever; the pause doubles while nobody answers."""
-        book, pause_s = self._plane.residency, self._plane.config.kv_retry_s
-        while True:
-            refused = False
-            try:
-                await self._connect()
-                pause_s = self._plane.config.kv_retry_s
-            except guard.AddressRefused:
-                refused = True
-                self._count("refused")
-            except (OSError, zmq.ZMQError):
-                self._count("unreachable")
-            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the subscription; the type alone is named
-                log.error("an engine's events could not be followed: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
-                self._count("mistake")
-            if refused or book.has(self.target, "subscribing"):
-                book.add(self.target, "no_events", time.monotonic())
-            else:
-                book.add(self.target, "stale", time.monotonic())
-            self._again.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._again.wait()
-            pause_s = min(RETRY_MAX_S, pause_s * 2)
-
-    async def _connect(self) -> None:
-        """One connection, from its check to its end.
-
-        Raises:
-            AddressRefused, OSError: it could not be made.
-        """
-        config = self._plane.config
-        host = urlsplit(self.engine.url).hostname or ""
-        async with asyncio.timeout(config.connect_s):
-            address = await checked_literal(host, config.allowed_ranges, self._feed.resolver)
-        sockets = EventSockets(
-            self._feed.context,
-            address,
-            port=self.source.port,
-            replay_port=self.source.replay_port,
-            topic=self.source.topic,
-            connect_s=config.connect_s,
-            wake=self._wake,
-        )
-        self._session = session = _Session(sockets)
-        try:
-            self._wake()
-            async with asyncio.timeout(config.connect_s):
-                await sockets.established.wait()
-            if sockets.lost:
-                raise ConnectionRefusedError
-            self._count("connected")
-            self.tracker.disconnected()  # whatever was asked for meanwhile went nowhere
-            await self._feed.ask_start(self.engine.url)  # which process is it? Numbers alone may not tell
-            now_s = time.monotonic()
-            self._plane.residency.drop(self.target, "no_events", now_s=now_s)
-            self.check_start(now_s)
-            self._act(self.tracker.subscribed(now_s))
-            await session.ended.wait()
-        finally:
-            self._session = None
-            sockets.close()
-            self.tracker.disconnected()
-
-    def _wake(self) -> None:
-        self._feed.pump.wake(self)
-
-    def close(self) -> asyncio.Task[None]:
-        """The engine left the configuration, or its sources changed: from now on nothing of it is applied, whatever is still queued. Returns the task
-        that closes the sockets."""
-        self._closed = True
-        self._todo.clear()
-        self._feed.pump.drop(self)
-        self._task.cancel()
-        return self._task
-
-    # -- what arrives --------------------------------------------------------------------------------------------------------------
-
-    def step(self) -> bool:
-        """Do one piece of work, or take one message; True if there may be more. Called by the pump."""
-        session = self._session
-        if self._closed:
-            return False
-        try:
-            if self._todo:
-                self._do(self._todo.popleft())
-                return True
-            if session is None:
-                return False
-            session.sockets.look()
-            if not session.sockets.lost:
-                return self._take(session)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the pump; the type alone is named: a text may quote an event
-            log.error("an engine's events could not be read: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
-            self._count("mistake")
-            self._plane.residency.add(self.target, "malformed", time.monotonic())
-        if session is not None:
-            session.ended.set()
-        return False
-
-    def _take(self, session: _Session) -> bool:
-        sockets, now_s = session.sockets, time.monotonic()
-        session.live_next = not session.live_next
-        message = sockets.live() or sockets.replay() if session.live_next else sockets.replay() or sockets.live()
-        if message is None:
-            return not sockets.rest()
-        kind, number, payload = message
-        self._count(kind)
-        if kind == "live":
-            self._act(self.tracker.live(number, payload, now_s, cost_bytes=len(payload)))
-        elif kind == "replay":
-            session.replay_messages += 1
-            session.replay_bytes += len(payload)
-            if session.replay_messages > MAX_REPLAY_MESSAGES or session.replay_bytes > MAX_REPLAY_BYTES:
-                self._count("replay_too_long")
-                self._act(self.tracker.replay_failed(session.request, now_s))
-            else:
-                self._act(self.tracker.replayed(session.request, number, payload, now_s))
-        elif kind == "end":
-            self._act(self.tracker.replay_end(session.request, now_s))
-        else:
-            self._plane.residency.add(self.target, "malformed", now_s)
-        if not self.tracker.replaying:
-            sockets.end_replay()
-        return True
-
-    def tick(self, now_s: float) -> None:
-        """Time passed: replays have deadlines, and what stood against the events for too long empties the target."""
-        if self._session is not None:
-            self._act(self.tracker.tick(now_s))
-        if self._plane.residency.overdue(self.target, now_s) and not self._emptied:
-            self._begin_anew(now_s)
-            if self._session is None:  # whatever comes back is a new source, of which even the beginning may be there again
-                self.tracker, self._lost = self._new_tracker(self.tracker.generation + 1), False
-                self._plane.events.set_generation(self.target, self.tracker.generation, now_s)
-
-    def look(self, sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
-        """Conditions that depend on how much is held, and on what answers taught."""
-        book, capacity_tokens = self._plane.residency, self.engine.capacity_tokens
-        held = sizes.credited + sizes.parked + sizes.orphans + sizes.ignored
-        block_tokens = max(self._plane.events.block_sizes(self.target), default=0)
-        if capacity_tokens and block_tokens and held * block_tokens >= KNOWN_SHARE * capacity_tokens:
-            book.drop(self.target, "late_join", "relearning", now_s=now_s)
-        if over_budget and sizes.credited:
-            book.add(self.target, "budget", now_s)
-        else:
-            book.drop(self.target, "budget", now_s=now_s)
-        if self._plane.trust.verdict((self.target[0], 0)) in ("demote", "flag"):
-            book.add(self.target, "kappa", now_s)
-        else:
-            book.drop(self.target, "kappa", now_s=now_s)
-
-    def relearn(self) -> None:
-        """Answers contradict what the events promise. From here on a removal takes all copies of a block along, which errs on the safe side.
-
-        Where messages were lost, what is known is forgotten and all there is replayed; without a loss a replay would say the same again, and blocks
-        long gone would count meanwhile.
-        """
-        self._count("relearn")
-        self._plane.events.use_set_semantics(self.target)
-        actions = self.tracker.relearn(time.monotonic()) if self._lost else []
-        if actions:
-            self._begin_anew(time.monotonic())
-            self._act(actions)
-
-    def check_start(self, now_s: float) -> None:
-        """Tell the tracker which process publishes, once its metrics say so."""
-        started_at = self.engine.started_at
-        if started_at is not None and started_at != self._started_at:
-            self._started_at = started_at
-            self._again.set()
-            self._act(self.tracker.started(started_at, now_s))
-
-    def _act(self, actions: list[Action[bytes]]) -> None:
-        """Do what the tracker says, in its order, a piece at a time: thousands of batches may have waited for a replay. What must not wait is done
-        at once: asking, and forgetting a process that is gone, whose batches are refused from then on."""
-        for action in actions:
-            if isinstance(action, AskReplay):
-                self._ask(action)
-            elif isinstance(action, Restarted):
-                self._todo.clear()
-                self._restarted(action, time.monotonic())
-            else:
-                self._todo.append(action)
-        if actions:
-            self._wake()
-
-    def _do(self, work: Apply[bytes] | Gap | CaughtUp | _Piece) -> None:
-        book, now_s = self._plane.residency, time.monotonic()
-        if isinstance(work, Apply):
-            self._decode(work, now_s)
-        elif isinstance(work, _Piece):
-            self._apply(work, now_s)
-        elif isinstance(work, Gap):
-            self._count("gap")
-            self._lost = True
-            if work.first == 0:
-                book.add(self.target, "late_join", now_s)
-            else:
-                self._begin_anew(now_s)
-        else:
-            whole: tuple[Reason, ...] = () if self._lost else ("late_join", "relearning")
-            book.drop(self.target, "subscribing", "restart", "replay", "stale", *whole, now_s=now_s)
-
-    def _restarted(self, action: Restarted, now_s: float) -> None:
-        self._count("restart")
-        self._lost = False
-        self._plane.events.set_generation(self.target, action.generation, now_s)
-        self._plane.index.forget(self.engine.url)  # a scrape may not have seen it yet
-        self._plane.residency.restarted(self.target, now_s)
-
-    def _begin_anew(self, now_s: float) -> None:
-        """What was known may be wrong: forget it and learn from what comes."""
-        self._count("forgotten")
-        self._plane.events.clear(self.target)
-        self._emptied = self._lost = True
-        self._plane.residency.add(self.target, "relearning", now_s)
-        self._plane.residency.drop(self.target, "malformed", now_s=now_s)
-
-    def _ask(self, action: AskReplay) -> None:
-        session, book = self._session, self._plane.residency
-        if session is None:
-            return  # the next connection asks by itself
-        if not (book.has(self.target, "subscribing") or book.has(self.target, "restart")):
-            book.add(self.target, "replay", time.monotonic())
-        self._count("asked")
-        session.request, session.replay_messages, session.replay_bytes = action.request, 0, 0
-        session.sockets.ask(action.first)
-
-    def _decode(self, action: Apply[bytes], now_s: float) -> None:
-        try:
-            batch = kv_events.decode(action.batch)
-        except kv_events.EventError:
-            self._count("undecodable")
-            self._plane.residency.add(self.target, "malformed", now_s)
-            return
-        if batch.rank is not None and batch.rank != self.source.rank:
-            self._count("other_rank")
-            self._plane.residency.add(self.target, "malformed", now_s)
-            return
-        self._todo.extendleft(_Piece(piece, action.generation) for piece in reversed(kv_pieces.cut(batch, PIECE_BLOCKS)))
-
-    def _apply(self, piece: _Piece, now_s: float) -> None:
-        self._emptied = False
-        applied = self._plane.events.apply(self.target, piece.batch, now_s, generation=piece.generation)
-        if (engine := self._plane.engines.get(self.target[0])) is not None:
-            engine.evicted_blocks += applied.removed
-        if applied.cleared:  # the cache is empty, and that is all there is to know
-            self._lost = False
-            self._plane.residency.drop(self.target, "late_join", "relearning", now_s=now_s)
-        if applied.unusable is not None:
-            self._plane.residency.add(self.target, _UNUSABLE[applied.unusable], now_s)
-
-    def _count(self, kind: str) -> None:
-        self._plane.metrics.kv_messages.labels(kind=kind).inc()
 
 
 class KvFeed:
@@ -367,12 +35,13 @@ class KvFeed:
         self._plane = plane
         self._given_resolver = resolver
         self._subscriptions: dict[tuple[str, int], Subscription] = {}
+        self._owners: dict[str, Hashable] = {}
+        self._owners_of: object = None  # the view that they are from
         self._looked_s = self._evicted_s = -math.inf
         self._evicted = 0
 
     async def run(self) -> None:
         """Start and stop subscriptions as engines come and go, for ever."""
-        self.context = kv_sockets.make_context()
         self.resolver = self._given_resolver or aiohttp.DefaultResolver()
         self.pump = Pump(busy=lambda: self._plane.in_flight > 0)
         self._plane.on_start = self._started
@@ -389,7 +58,6 @@ class KvFeed:
             if self._given_resolver is None:
                 with contextlib.suppress(OSError):
                     await self.resolver.close()
-            self.context.destroy(linger=0)
 
     def _tick(self, now_s: float) -> None:
         """Time passed: clocks of replays, and conditions that no message brings or ends."""
@@ -420,7 +88,8 @@ class KvFeed:
         await asyncio.gather(*closing, return_exceptions=True)  # before their ports are connected to again
         for target, (engine, source) in wanted.items():
             if target not in self._subscriptions:
-                self._subscriptions[target] = Subscription(self._plane, self, engine, source)
+                account = self._plane.kv_waiting.account(self._owner(engine.url))
+                self._subscriptions[target] = Subscription(self._plane, self, engine, source, account)
 
     def _wanted(self) -> dict[tuple[str, int], tuple[Engine, Source]]:
         found: dict[tuple[str, int], tuple[Engine, Source]] = {}
@@ -429,6 +98,18 @@ class KvFeed:
             for source in kv_sources.sources(replica.entry.kv_events, engine.sources) or ():
                 found[url, source.rank] = (engine, source)
         return found
+
+    def _owner(self, url: str) -> Hashable:
+        """Who pays for what waits of an engine: the one tenant that uses it; an engine of several stands for itself."""
+        if self._owners_of is not self._plane.view:
+            self._owners_of, self._owners = self._plane.view, {}
+            for tenant in self._plane.view.tenants.values():
+                for endpoint in tenant.endpoints.values():
+                    for replica in endpoint.replicas:
+                        mine: Hashable = tenant.snapshot.tenant_id
+                        self._owners[replica.url] = mine if self._owners.get(replica.url, mine) == mine else replica.url
+            self._plane.kv_waiting.owners = len(set(self._owners.values()))
+        return self._owners.get(url, url)
 
     def _relearn(self, url: str) -> None:
         """Trust in an engine's events was shaken."""

@@ -1,270 +1,268 @@
-"""The ZMQ sockets behind one source of KV events, and the pump that reads all of them without holding up requests.
+"""The connections behind one source of KV events: a SUB's, and during a replay a DEALER's.
 
-A source is a PUB socket and, beside it, a ROUTER that replays what is still buffered. ZMQ would resolve names and reconnect by itself, in a thread
-that no guard sees: so it gets one literal address, never reconnects, and a monitor tells when a connection ended.
+A source is a PUB socket and, beside it, a ROUTER that replays what is still buffered. Both are spoken to over plain connections of the event loop
+(:mod:`routing.core.zmtp`), each made once, to one literal address that was checked; whoever connects again asks the guard again.
 
-Policy on high-water marks. Live: ``LIVE_HWM`` messages, few, since ZMQ bounds no bytes and each may have ``MAX_MESSAGE_BYTES``; beyond them they wait
-at the publisher, up to its own mark (vLLM: 100,000). What it drops then shows as a gap in the numbers, and a replay repairs it. Replay: none, since
-with one a slow reader loses messages and the end marker without a sign; what bounds a replay is its deadline and a count of messages and bytes, after
-which the socket is closed.
+Policy on what waits here. Live: reading stops while ``LIVE_UNREAD_BYTES`` lie unread, and the rest waits at the publisher, up to its own mark (vLLM:
+100,000 messages). What it drops then shows as a gap in the numbers, and a replay repairs it. Replay: its sender drops what we do not read at once,
+without a sign, so it is read as fast as it comes; where that is more than may wait (``admit``), the connection is closed, what came before that is
+still read, and then it is called cut. A message above ``MAX_MESSAGE_BYTES`` is passed over while it comes in: its number is known, its content lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections import deque
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, cast
 
-import zmq
-from zmq.utils.monitor import parse_monitor_message
+from routing.core import zmtp
 
-LIVE_HWM = 64
-MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a report of a prompt of a million tokens has 5; a peer that sends more is cut off
+LIVE_UNREAD_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024  # a report of a prompt of 400,000 tokens
 HEARTBEAT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 15.0
-MAX_SOCKETS = 16_384
-SLICE_S = 0.002  # of the event loop, at a time
-REST_S = 0.001  # between two full slices while requests are in flight
 END = b"\xff" * 8
 MAX_NUMBER = 2**63  # no publisher comes so far, and the number after it must still fit into a question
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
-Kind = Literal["live", "replay", "end", "malformed", "topic"]
+Kind = Literal["live", "replay", "end", "malformed", "topic", "too_large", "cut"]
 Message = tuple[Kind, int, bytes]  # what it is, its number, its payload
+Admit = Callable[[int], bool]  # whether this source may hold so many bytes more
 
 
-def make_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """The router's one ZMQ context. Nothing is sent that could linger."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
-    return context
+class _Link(asyncio.Protocol):
+    """One connection. ``hello`` is sent when both sides have said what they are; ``lost``: it is over, or was never made."""
+
+    def __init__(self, kind: zmtp.Kind, hello: bytes, *, wake: Callable[[], None]) -> None:
+        self.reader = zmtp.Reader(max_frame_bytes=MAX_MESSAGE_BYTES)
+        self.lost = self.cut = False
+        self.established = asyncio.Event()  # or lost: look at that first
+        self._kind: zmtp.Kind = kind
+        self._hello = hello
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._heard_s = self._loop.time()
+        self._beat: asyncio.TimerHandle | None = None
+
+    async def connect(self, address: str, port: int, connect_s: float) -> None:
+        """Connect; what fails is said by ``lost``."""
+        try:
+            async with asyncio.timeout(connect_s):
+                await self._loop.create_connection(lambda: self, address.strip("[]"), port)
+        except OSError:
+            self._end()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # the loop's own class may be another
+        if self.lost:
+            self._transport.abort()
+            return
+        self._write(zmtp.GREETING)
+        self._beat = self._loop.call_later(HEARTBEAT_S, self._ask_beat)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        if not self.lost:
+            self.reader.feed(data)
+            if self.established.is_set():
+                self.received()
+            else:
+                self._shake()
+            self._wake()
+
+    def received(self) -> None:
+        """Bytes came in."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        del error
+        self._end()
+
+    def next(self) -> zmtp.Message | None:
+        """The next message. A breach of the protocol ends the connection."""
+        try:
+            found = self.reader.next()
+        except zmtp.ZmtpError:
+            self.close()
+            return None
+        while self.reader.replies:
+            self._write(self.reader.replies.pop(0))
+        return found
+
+    def _shake(self) -> None:
+        greeted = self.reader.greeted
+        try:
+            self.reader.shake()
+        except zmtp.ZmtpError:
+            self.close()
+            return
+        if self.reader.greeted and not greeted:
+            self._write(zmtp.ready(self._kind))
+        if self.reader.ready:
+            self._write(self._hello)
+            self.established.set()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _ask_beat(self) -> None:
+        silent_s = self._loop.time() - self._heard_s
+        if silent_s > HEARTBEAT_TIMEOUT_S and not (self._transport is not None and not self._transport.is_reading()):
+            self.close()
+            return
+        if silent_s >= HEARTBEAT_S:
+            self._write(zmtp.ping())
+        self._beat = self._loop.call_later(HEARTBEAT_S, self._ask_beat)
+
+    def _end(self) -> None:
+        self.lost = True
+        if self._beat is not None:
+            self._beat.cancel()
+        self.established.set()
+        self._wake()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self.stop()
+        self._end()
+
+    def stop(self) -> None:
+        """Receive nothing more."""
+        if self._transport is not None:
+            self._transport.abort()
 
 
-def _number(frame: bytes) -> int:
-    return int.from_bytes(frame, "big")
+class _Live(_Link):
+    """Reads no further while enough lies unread. A message for which there is no room is passed over."""
+
+    def __init__(self, hello: bytes, *, wake: Callable[[], None], admit: Admit) -> None:
+        super().__init__(b"SUB", hello, wake=wake)
+        self._admit = admit
+        self._most_bytes = LIVE_UNREAD_BYTES
+
+    def received(self) -> None:
+        if self.reader.waiting_bytes >= self._most_bytes and self._transport is not None:
+            self._transport.pause_reading()
+
+    def next(self) -> zmtp.Message | None:
+        found = super().next()
+        if found is None and not self.lost and self._transport is not None:
+            wants = self.reader.wants()
+            if wants > LIVE_UNREAD_BYTES and not self._admit(wants):
+                self.reader.pass_over()
+                wants = 1
+            self._most_bytes = max(LIVE_UNREAD_BYTES, wants)
+            self._transport.resume_reading()
+        return found
+
+
+class _Replay(_Link):
+    """Reads whatever comes until it is more than may wait."""
+
+    def __init__(self, hello: bytes, *, wake: Callable[[], None], admit: Admit) -> None:
+        super().__init__(b"DEALER", hello, wake=wake)
+        self._admit = admit
+
+    def received(self) -> None:
+        if not self.cut and not self._admit(0):
+            self.cut = True
+            self.stop()
 
 
 class EventSockets:
-    """SUB, its monitor and, during a replay, a DEALER. ``wake`` is called when something may be readable. Close it on every way out.
+    """Both connections. ``wake`` is called when something may be readable, ``admit`` asked whether more may wait. Close it on every way out.
 
-    All receiving is non-blocking; None is "nothing there now".
+    All receiving is non-blocking; None is "nothing there now", and ``wake`` will be called again.
     """
 
     def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        address: str,
-        *,
-        port: int,
-        replay_port: int | None,
-        topic: str | None,
-        connect_s: float,
-        wake: Callable[[], None],
+        self, address: str, *, port: int, replay_port: int | None, topic: str | None, connect_s: float, wake: Callable[[], None], admit: Admit
     ) -> None:
-        self._context = context
-        self._replay_at = None if replay_port is None else f"tcp://{address}:{replay_port}"
+        self._address = address
+        self._replay_port = replay_port
         self._topic = None if topic is None else topic.encode()
         self._connect_s = connect_s
         self._wake = wake
-        self._loop = asyncio.get_running_loop()
-        self._watched: dict[int, bool] = {}
-        self.established = asyncio.Event()
-        self.lost = False
-        self._dealer: zmq.Socket[bytes] | None = None
-        self._live = self._socket(zmq.SUB)
-        self._live.setsockopt(zmq.RCVHWM, LIVE_HWM)
-        self._live.setsockopt(zmq.SUBSCRIBE, self._topic or b"")
-        self._monitor = self._live.get_monitor_socket(_EVENTS)
-        self._live.connect(f"tcp://{address}:{port}")
-        for one in (self._live, self._monitor):
-            self._watch(one)
+        self._admit = admit
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._live = _Live(zmtp.message(b"\x01" + (self._topic or b"")), wake=wake, admit=admit)
+        self._replay: _Replay | None = None
+        self._connect(self._live, port)
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        made = self._context.socket(kind)
-        clock_ms = max(1, int(self._connect_s * 1000))
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.IPV6, 1),
-            (zmq.RECONNECT_IVL, -1),
-            (zmq.CONNECT_TIMEOUT, clock_ms),
-            (zmq.HANDSHAKE_IVL, clock_ms),
-            (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
-            (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
-            (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000)),
-        ):
-            made.setsockopt(option, value)
-        return made
+    def _connect(self, link: _Link, port: int) -> None:
+        task = asyncio.create_task(link.connect(self._address, port, self._connect_s), name="kv connect")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    # -- readiness: ZMQ's descriptor signals edges, so a socket is read until it is empty before it is watched again -----------------
+    @property
+    def established(self) -> asyncio.Event:
+        """Set when the subscription is sent, and when there is no connection any more: whoever waits for it looks at ``lost`` first."""
+        return self._live.established
 
-    def _watch(self, one: zmq.Socket[bytes]) -> None:
-        descriptor = int(one.FD)
-        if not self._watched.get(descriptor):
-            self._watched[descriptor] = True
-            self._loop.add_reader(descriptor, self._readable, descriptor)
+    @property
+    def lost(self) -> bool:
+        return self._live.lost
 
-    def _readable(self, descriptor: int) -> None:
-        self._unwatch(descriptor)
-        self._wake()
-
-    def _unwatch(self, descriptor: int) -> None:
-        if self._watched.get(descriptor):
-            self._watched[descriptor] = False
-            self._loop.remove_reader(descriptor)
-
-    def rest(self) -> bool:
-        """Watch again. False if something came meanwhile: read on."""
-        sockets = [self._live, self._monitor, *([] if self._dealer is None else [self._dealer])]
-        for one in sockets:
-            self._watch(one)
-        return not any(int(one.getsockopt(zmq.EVENTS)) & zmq.POLLIN for one in sockets)
+    @property
+    def waiting_bytes(self) -> int:
+        """What was received and not read yet."""
+        return self._live.reader.waiting_bytes + (0 if self._replay is None else self._replay.reader.waiting_bytes)
 
     # -- receiving -----------------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Read the monitor: sets ``established`` and ``lost``."""
-        while (frames := _receive(self._monitor)) is not None:
-            event = parse_monitor_message(frames)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.established.set()
-            else:
-                self.lost = True
-                self.established.set()  # whoever waits for it looks at ``lost`` first
-
     def live(self) -> Message | None:
         """The next live batch."""
-        frames = _receive(self._live)
+        frames = self._live.next()
         if frames is None:
             return None
-        if len(frames) != 3 or len(frames[1]) != 8:
+        if len(frames) != 3 or frames[1] is None or len(frames[1]) != 8:
             return "malformed", 0, b""
         if self._topic is not None and frames[0] != self._topic:
             return "topic", 0, b""  # the filter is by prefix only
-        number = _number(frames[1])
-        return ("live", number, frames[2]) if number < MAX_NUMBER else ("malformed", 0, b"")
+        return _numbered("live", frames[1], frames[2])
 
     def replay(self) -> Message | None:
         """The next batch of a replay under way, or its end."""
-        frames = None if self._dealer is None else _receive(self._dealer)
-        if frames is None:
-            return None
+        link = self._replay
+        frames = None if link is None else link.next()
+        if link is None or frames is None:
+            return ("cut", 0, b"") if link is not None and link.cut else None
         if len(frames) == 3:  # SGLang's answers name no topic
             frames = [frames[0], b"", *frames[1:]]
-        if len(frames) != 4 or frames[0] != b"" or len(frames[2]) != 8:
+        if len(frames) != 4 or frames[0] != b"" or frames[2] is None or len(frames[2]) != 8:
             return "malformed", 0, b""
         if frames[2] == END:
             return "end", 0, b""
-        number = _number(frames[2])
-        return ("replay", number, frames[3]) if number < MAX_NUMBER else ("malformed", 0, b"")
+        return _numbered("replay", frames[2], frames[3])
 
     # -- asking --------------------------------------------------------------------------------------------------------------------
 
     @property
-    def can_replay(self) -> bool:
-        return self._replay_at is not None
-
-    @property
     def replaying(self) -> bool:
-        return self._dealer is not None
+        return self._replay is not None
 
     def ask(self, first: int) -> None:
-        """Ask for everything from ``first`` on. A fresh socket each time: what an earlier replay still sends can never be taken for this one's."""
+        """Ask for everything from ``first`` on. A fresh connection each time: what an earlier replay still sends is never taken for this one's."""
         self.end_replay()
-        if self._replay_at is None:
-            return
-        self._dealer = dealer = self._socket(zmq.DEALER)
-        dealer.setsockopt(zmq.RCVHWM, 0)
-        dealer.connect(self._replay_at)
-        with contextlib.suppress(zmq.Again):  # then the deadline says so
-            dealer.send_multipart((b"", first.to_bytes(8, "big")), flags=zmq.NOBLOCK)
-        self._wake()
+        if self._replay_port is not None:
+            self._replay = _Replay(zmtp.message(b"", first.to_bytes(8, "big")), wake=self._wake, admit=self._admit)
+            self._connect(self._replay, self._replay_port)
 
     def end_replay(self) -> None:
-        dealer, self._dealer = self._dealer, None
-        if dealer is not None:
-            self._unwatch(int(dealer.FD))
-            dealer.close()
+        replay, self._replay = self._replay, None
+        if replay is not None:
+            replay.close()
 
     def close(self) -> None:
         """Safe to repeat."""
         self.end_replay()
-        self.lost = True
-        for one in (self._live, self._monitor):
-            if not one.closed:
-                self._unwatch(int(one.FD))
-        if not self._live.closed:
-            self._live.disable_monitor()
-            self._live.close()
+        self._live.close()
+        for task in list(self._tasks):
+            task.cancel()
 
 
-def _receive(one: zmq.Socket[bytes]) -> list[bytes] | None:
-    try:
-        return one.recv_multipart(flags=zmq.NOBLOCK)
-    except zmq.Again:
-        return None
-
-
-class Readable(Protocol):
-    """What the pump turns."""
-
-    def step(self) -> bool:
-        """Take one message; True if there may be more."""
-
-
-class Pump:
-    """Turns every source that has something, one message each in turn, for at most ``SLICE_S`` of a turn of the event loop.
-
-    So a flood from one engine delays neither requests nor the events of others: what is not read stays in ZMQ's bounded queue.
-    """
-
-    def __init__(self, busy: Callable[[], bool]) -> None:
-        self._busy = busy
-        self._ready: deque[Readable] = deque()
-        self._waiting: set[Readable] = set()
-        self._wake = asyncio.Event()
-        self.slices = 0
-        self.full_slices = 0
-        self.busy_s = 0.0
-
-    def wake(self, source: Readable) -> None:
-        """Something of ``source`` may be readable."""
-        if source not in self._waiting:
-            self._waiting.add(source)
-            self._ready.append(source)
-            self._wake.set()
-
-    def drop(self, source: Readable) -> None:
-        """``source`` is closed."""
-        if source in self._waiting:
-            self._waiting.discard(source)
-            self._ready.remove(source)
-
-    async def run(self) -> None:
-        """Turn, for ever."""
-        while True:
-            await self._wake.wait()
-            before_s = self.busy_s
-            if self.turn():
-                # Half of the loop at most is ours while requests are in flight, even where one message took longer than a slice.
-                await asyncio.sleep(max(REST_S, self.busy_s - before_s - SLICE_S) if self._busy() else 0)
-            else:
-                self._wake.clear()
-
-    def turn(self) -> bool:
-        """One slice; True if something is left."""
-        began_s = now_s = time.perf_counter()
-        ends_s = began_s + SLICE_S
-        while self._ready and now_s < ends_s:
-            source = self._ready.popleft()
-            if source.step():
-                self._ready.append(source)
-            else:
-                self._waiting.discard(source)
-            now_s = time.perf_counter()
-        self.slices += 1
-        self.full_slices += bool(self._ready)
-        self.busy_s += now_s - began_s
-        return bool(self._ready)
+def _numbered(kind: Literal["live", "replay"], number: bytes, payload: bytes | None) -> Message:
+    at = int.from_bytes(number, "big")
+    if at >= MAX_NUMBER:
+        return "malformed", 0, b""
+    return ("too_large", at, b"") if payload is None else (kind, at, payload)

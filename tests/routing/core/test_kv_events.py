@@ -209,6 +209,38 @@ def test_any_values_in_the_known_fields_give_a_batch_or_one_error(fields: dict[s
             decode(encode([1.0, [event], 0]))
 
 
+def test_a_large_message_is_read_in_steps_that_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step reads about ``STEP_BYTES`` of events, or one; all together are what one go would have given, whatever form the events have."""
+    events: list[Any] = [STORED, ["BlockRemoved", [1]], {**STORED, "new": 1}, {"type": "BlockRemoved", "block_hashes": [2]}, ["Odd", 1]] * 400
+    payload = encode([1.5, events, 2, "more"])
+    whole = decode(payload)
+    steps = list(kv_events.decode_in_steps(payload))
+    assert len(whole.events) == 2000
+    assert [event for step in steps for event in step.events] == list(whole.events)
+    assert sum(step.unknown_fields for step in steps) == whole.unknown_fields == 401
+    assert len(steps) == -(-len(payload) // kv_events.STEP_BYTES)
+    assert all((step.timestamp_s, step.rank) == (1.5, 2) for step in steps)
+    monkeypatch.setattr(kv_events, "STEP_BYTES", 1)
+    assert [len(step.events) for step in kv_events.decode_in_steps(payload)][:3] == [1, 1, 1]
+
+
+def test_what_comes_before_a_malformed_event_is_good() -> None:
+    steps = kv_events.decode_in_steps(encode([1.0, [STORED] * 400 + [{**STORED, "block_size": 3}], 0]))
+    with pytest.raises(EventError, match="token_ids"):
+        assert [next(steps).events[0] for _ in range(9)]
+
+
+def test_extra_keys_of_very_many_parts_credit_nobody_and_are_not_built() -> None:
+    """A thousand blocks of one adapter's name cost one; thousands of little lists would hold up others, so such a block is nobody's."""
+    alike = {**STORED, "block_hashes": list(range(9000)), "token_ids": [1] * 9000, "block_size": 1, "extra_keys": [["adapter-name"]] * 9000}
+    stored = _one(alike)
+    assert isinstance(stored, Stored)
+    assert stored.extra_keys == (("adapter-name",),) * 9000
+    keys: list[Any] = [[number.to_bytes(4, "big"), []] for number in range(9000)]
+    assert _one({**alike, "extra_keys": keys}) == Unknown("BlockStored with very many keys")
+    assert _one({**alike, "extra_keys": [[[]] * kv_events.MAX_KEYS_BYTES] + [None] * 8999}) == Unknown("BlockStored with very many keys")
+
+
 def _json(*events: object) -> bytes:
     return json.dumps(list(events)).encode()
 

@@ -284,3 +284,55 @@ def test_nothing_is_lost_while_the_buffer_reaches_back_and_answers_arrive(steps:
     source.answer(0)
     assert source.told == [list(range(len(source.publisher.sent)))]
     assert source.lost == []
+
+
+def test_a_replay_that_was_cut_goes_on_from_where_it_brought_us() -> None:
+    """As long as it brings something; when it does not, it is given up, and none is asked for during a while."""
+    tracker = _tracker()
+    (asked,) = tracker.subscribed(0.0)
+    assert isinstance(asked, AskReplay)
+    assert _applied(tracker.replayed(asked.request, 0, "a", 0.0) + tracker.replayed(asked.request, 1, "b", 0.0)) == [0, 1]
+    (again,) = tracker.replay_cut(asked.request, 1.0)
+    assert isinstance(again, AskReplay)
+    assert (again.first, again.request) == (2, asked.request + 1)
+    assert tracker.replay_cut(asked.request, 1.0) == []  # that one is over
+    assert tracker.replay_cut(again.request, 2.0) == [Gap(2, None, "overflow"), CaughtUp(1)]
+    assert not tracker.replaying
+    assert tracker.live(5, "f", 2.0 + sequence.REST_S - 1) == [Gap(2, 4, "replay_lost"), Apply(5, "f", 0)]
+    (rested,) = tracker.live(9, "j", 2.0 + sequence.REST_S)
+    assert rested == AskReplay(6, again.request + 2)
+
+
+def test_a_replay_is_gone_on_with_a_bounded_number_of_times() -> None:
+    tracker = _tracker()
+    (asked,) = tracker.subscribed(0.0)
+    cuts = 0
+    while isinstance(asked, AskReplay):
+        tracker.replayed(asked.request, tracker.next_seq, "x", 0.0)
+        asked, *_ = tracker.replay_cut(asked.request, 0.0)
+        cuts += 1
+    assert cuts == sequence.MAX_CUTS + 1
+    assert asked == Gap(sequence.MAX_CUTS + 1, None, "overflow")
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_is_too_much_is_given_up_at_once_and_connecting_again_asks_for_nothing(held: bool) -> None:
+    """A source that floods replays is followed live alone for a while, whatever else would make us ask."""
+    tracker = _tracker()
+    tracker.subscribed(0.0)
+    if held:
+        tracker.live(7, "h", 0.0, cost_bytes=100)
+        assert tracker.held_bytes == 100
+    actions = tracker.too_much(1.0)
+    assert _applied(actions) == ([7] if held else [])
+    assert tracker.held_bytes == 0
+    assert tracker.too_much(1.0) == []
+    tracker.disconnected()
+    again = tracker.subscribed(2.0)
+    assert not any(isinstance(action, AskReplay) for action in again)
+    assert isinstance(again[-1], CaughtUp)
+    assert tracker.relearn(3.0) == []
+    tracker.started(100.0, 3.0)
+    assert not any(isinstance(action, AskReplay) for action in tracker.started(200.0, 4.0))
+    tracker.disconnected()
+    assert any(isinstance(action, AskReplay) for action in tracker.subscribed(1.0 + sequence.REST_S))

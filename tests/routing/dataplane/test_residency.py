@@ -81,10 +81,12 @@ def test_a_target_that_is_not_read_has_no_conditions() -> None:
     assert not book.report()
 
 
-def test_a_long_gap_is_overdue() -> None:
+def test_a_long_silence_is_overdue_and_a_lost_gap_is_not() -> None:
+    """What a gap made doubtful was forgotten when it was lost."""
     book = Book()
     book.begin(A, 0.0)
-    book.add(A, "gap", 10.0)
+    book.add(A, "gap", 0.0)
+    book.add(A, "stale", 10.0)
     assert not book.overdue(A, 39.0)
     assert book.overdue(A, 40.0)
 

@@ -13,7 +13,7 @@ import pytest
 
 from routing.core.sequence import Apply
 from routing.core.snapshot import KvEvents
-from routing.dataplane.feeds import kv, load
+from routing.dataplane.feeds import kv_subscription, load
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.replica import FakeReplica, Script
 from tests.fakes.rig import KEY_A, KEY_B, Rig, bumped, replica_entry, until
@@ -210,7 +210,7 @@ async def test_a_gap_that_no_replay_fills_empties_the_engine_and_what_comes_afte
     await until(lambda: held(rig, rig.a) == 20)
     source.say(removed(20), live=False, keep=False)
     source.say(chain(3, salt, first=50_000, base=100))
-    await becomes(rig, rig.a, "warming", "relearning")
+    await becomes(rig, rig.a, "degraded", "gap")
     await until(lambda: held(rig, rig.a) == 3)
     assert counted(rig, "gap") == 1
     assert (await asked(rig, prompt(20)))["A"].matched_tokens == 0
@@ -243,7 +243,7 @@ async def test_an_end_marker_that_never_comes_is_asked_for_again_and_then_given_
     speak(rig.a, source.said())
     await check(rig)
     await until(lambda: len(source.asked) == 3)
-    await until(lambda: standing(rig, rig.a)[0] == "warming" and counted(rig, "gap") == 1)
+    await until(lambda: standing(rig, rig.a) == ("degraded", "gap") and counted(rig, "gap") == 1)
     assert source.asked == [0, 1, 1]
     await known(rig)
     source.say(chain(5, salt, first=50_000, base=100))
@@ -506,7 +506,7 @@ async def test_a_huge_batch_and_thousands_that_waited_are_applied_a_piece_at_a_t
     while subscription._todo:  # no await: nobody else turns
         subscription.step()
         steps, largest, before = steps + 1, max(largest, abs(held(rig, rig.a) - before)), held(rig, rig.a)
-    assert largest == kv.PIECE_BLOCKS
+    assert largest == kv_subscription.PIECE_BLOCKS
     assert steps > 600
     assert before == 1800
     assert (await asked(rig, prompt(200)))["A"].matched_tokens == 200 * BLOCK

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import zmq
 
+from routing.core import zmtp
 from routing.dataplane.feeds import kv_sockets
-from routing.dataplane.feeds.kv_sockets import EventSockets, Message, Pump
+from routing.dataplane.feeds.kv_pump import Pump
+from routing.dataplane.feeds.kv_sockets import EventSockets, Message
 from tests.fakes.events import FakeSource, running_source
 from tests.fakes.rig import until
 
@@ -25,23 +27,29 @@ async def source() -> AsyncIterator[FakeSource]:
 class Reader:
     """Keeps whatever the pump turns up."""
 
-    def __init__(self, context: Any, pump: Pump, **where: Any) -> None:
+    def __init__(self, pump: Pump, **where: Any) -> None:
         self.got: list[Message] = []
         self.paused = False
+        self.most_bytes = 1 << 40
+        self.refused = 0
         self._pump = pump
-        self.sockets = EventSockets(context, "127.0.0.1", connect_s=2.0, wake=lambda: pump.wake(self), **where)
+        self.sockets = EventSockets("127.0.0.1", connect_s=2.0, wake=lambda: pump.wake(self), admit=self.admit, **where)
+
+    def admit(self, more_bytes: int) -> bool:
+        fits = self.sockets.waiting_bytes + more_bytes <= self.most_bytes
+        self.refused += not fits
+        return fits
 
     def step(self) -> bool:
         if self.paused:
             return False
-        self.sockets.look()
         message = self.sockets.replay() or self.sockets.live()
         if message is not None:
             self.got.append(message)
-            if message[0] == "end":
+            if message[0] in ("end", "cut"):
                 self.sockets.end_replay()
             return True
-        return not self.sockets.rest()
+        return False
 
     def numbers(self, kind: str) -> list[int]:
         return [number for what, number, _ in self.got if what == kind]
@@ -52,13 +60,12 @@ Opens = Callable[..., Reader]
 
 @pytest.fixture
 async def opens() -> AsyncIterator[Opens]:
-    context = kv_sockets.make_context()
     pump = Pump(busy=lambda: False)
     turning = asyncio.create_task(pump.run())
     made: list[Reader] = []
 
     def one(port: int, replay_port: int | None = None, topic: str | None = "kv") -> Reader:
-        reader = Reader(context, pump, port=port, replay_port=replay_port, topic=topic)
+        reader = Reader(pump, port=port, replay_port=replay_port, topic=topic)
         made.append(reader)
         return reader
 
@@ -68,7 +75,6 @@ async def opens() -> AsyncIterator[Opens]:
         reader.sockets.close()
         pump.drop(reader)
     turning.cancel()
-    context.destroy(linger=0)
 
 
 async def test_live_batches_come_in_order_with_their_numbers(source: FakeSource, opens: Opens) -> None:
@@ -118,7 +124,7 @@ async def test_a_replay_of_more_than_any_high_water_mark_is_whole_however_slow_t
     await until(lambda: source.answered == 1)  # all of it is sent, nothing of it read
     assert reader.got == []
     reader.paused = False
-    reader.sockets._wake()
+    reader._pump.wake(reader)
     await until(lambda: not reader.sockets.replaying)
     assert reader.numbers("replay") == list(range(1000, 6000))
     assert reader.got[-1][0] == "end"
@@ -126,28 +132,93 @@ async def test_a_replay_of_more_than_any_high_water_mark_is_whole_however_slow_t
 
 
 async def test_what_waits_for_a_slow_reader_waits_at_the_publisher(opens: Opens) -> None:
-    """ZMQ reads ahead of us, and knows no bound in bytes: few messages of any size may lie here."""
+    """A reader that does not read holds one message's worth of bytes, however much is sent; nothing of it is lost."""
     with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
         for option, value in ((zmq.SNDHWM, 1), (zmq.XPUB_NODROP, 1), (zmq.SNDTIMEO, 1000), (zmq.LINGER, 0)):
             publisher.setsockopt(option, value)
         reader = opens(publisher.bind_to_random_port("tcp://127.0.0.1"), topic=None)
+        await until(reader.sockets.established.is_set)
         reader.paused = True
-
-        def subscribed() -> bool:
-            reader.sockets.look()
-            return reader.sockets.established.is_set()
-
-        await until(subscribed)
         sent, payload = 0, bytes(512 * 1024)
-        with contextlib.suppress(zmq.Again):
-            while sent < 4 * kv_sockets.LIVE_HWM:
-                publisher.send_multipart((b"kv", sent.to_bytes(8, "big"), payload))
-                sent += 1
-        assert kv_sockets.LIVE_HWM * kv_sockets.MAX_MESSAGE_BYTES <= 512 * 1024 * 1024
-        assert kv_sockets.LIVE_HWM // 2 < sent < 4 * kv_sockets.LIVE_HWM
+
+        def flood() -> int:
+            sent = 0
+            with contextlib.suppress(zmq.Again):
+                while sent < 500:
+                    publisher.send_multipart((b"kv", sent.to_bytes(8, "big"), payload))
+                    sent += 1
+            return sent
+
+        sent = await asyncio.to_thread(flood)  # the loop goes on and would read
+        assert 0 < sent < 500
+        assert reader.sockets.waiting_bytes < kv_sockets.MAX_MESSAGE_BYTES
         reader.paused = False
         reader._pump.wake(reader)
         await until(lambda: reader.numbers("live") == list(range(sent)))
+        assert reader.sockets.waiting_bytes == 0
+
+
+async def test_a_message_that_is_too_long_is_passed_over_and_the_connection_lives(source: FakeSource, opens: Opens) -> None:
+    """Its number is known, so it will be missing; what comes after it is read, live and in a replay."""
+    for payload in (b"a", bytes(kv_sockets.MAX_MESSAGE_BYTES + 1), bytes(kv_sockets.MAX_MESSAGE_BYTES), b"b"):
+        source.kept[len(source.kept)] = payload
+    reader = opens(source.port, source.replay_port)
+    await source.subscribed()
+    for number, payload in source.kept.items():
+        source.send(b"kv", number.to_bytes(8, "big"), payload)
+    await until(lambda: len(reader.got) == 4)
+    assert [(kind, number, len(payload)) for kind, number, payload in reader.got] == [
+        ("live", 0, 1), ("too_large", 1, 0), ("live", 2, kv_sockets.MAX_MESSAGE_BYTES), ("live", 3, 1),
+    ]  # fmt: skip
+    reader.sockets.ask(0)
+    await until(lambda: not reader.sockets.replaying)
+    assert [one[:2] for one in reader.got[4:]] == [("replay", 0), ("too_large", 1), ("replay", 2), ("replay", 3), ("end", 0)]
+    assert not reader.sockets.lost
+
+
+async def test_a_replay_that_is_more_than_may_wait_is_cut_and_what_came_before_is_read(source: FakeSource, opens: Opens) -> None:
+    """The bound is of bytes, not of messages, and holds while nobody reads."""
+    for _ in range(3000):
+        source.say("x" * 4000, live=False)
+    reader = opens(source.port, source.replay_port)
+    await source.subscribed()
+    reader.paused, reader.most_bytes = True, 1_000_000
+    reader.sockets.ask(0)
+    await until(lambda: reader.refused > 0)
+    for _ in range(50):
+        await asyncio.sleep(0)  # the source would go on
+    held_bytes = reader.sockets.waiting_bytes
+    assert 1_000_000 < held_bytes < 1_600_000  # what came in one go with the last
+    reader.paused = False
+    reader._pump.wake(reader)
+    await until(lambda: not reader.sockets.replaying)
+    numbers = reader.numbers("replay")
+    assert numbers == list(range(len(numbers)))
+    assert 200 < len(numbers) < 400
+    assert reader.got[-1][0] == "cut"
+    assert reader.sockets.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n" * 8, bytes(64), zmtp.GREETING + zmtp.message(b"too", b"early"), zmtp.GREETING])
+async def test_a_port_that_speaks_otherwise_or_not_at_all_is_no_source(opens: Opens, said: bytes) -> None:
+    """Whatever another service answers ends the connection; one that falls silent in the handshake never counts as established."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    reader = opens(server.sockets[0].getsockname()[1])
+    if said == zmtp.GREETING:
+        await until(lambda: reader.sockets._live.reader.greeted)
+        assert not reader.sockets.established.is_set()
+    else:
+        await until(lambda: reader.sockets.lost)
+    assert reader.got == []
+    reader.sockets.close()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_what_an_abandoned_replay_still_sends_is_not_taken_for_the_next_ones(source: FakeSource, opens: Opens) -> None:
