@@ -65,16 +65,17 @@ def put(
     """
     support.one_of(of, quota.OFS, field="of")
     _check_platform(of, platform)
+    locks.tenant(tenant_id)
+    held = Quota.objects.select_for_update().filter(tenant_id=tenant_id, of=of, name=name).first()
+    if held is None:
+        _check_name(tenant_id, of, name)
     limits: dict[str, Any] = dict(zip(MEASURES, (requests_per_minute, tokens_per_minute, tokens_per_month), strict=True))
     for measure, limit in limits.items():
         if limit is not None and not (isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= quota.MAX_LIMIT):
             raise Invalid(f"Use a whole number from 1 to {quota.MAX_LIMIT}.", field=measure)
     if all(limit is None for limit in limits.values()):
         raise Invalid(f"Set at least one of: {', '.join(MEASURES)}.", field=MEASURES[0])
-    locks.tenant(tenant_id)
-    held = Quota.objects.select_for_update().filter(tenant_id=tenant_id, of=of, name=name).first()
     if held is None:
-        _check_name(tenant_id, of, name)
         support.within(Quota.objects.filter(tenant_id=tenant_id).count(), MAX_QUOTAS_PER_TENANT, "quotas (MAX_QUOTAS_PER_TENANT)")
         held = Quota(tenant_id=tenant_id, of=of, name=name, **limits)
         held.save()
