@@ -32,6 +32,9 @@ EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
 TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
 SANDBOX = "tests/routing/prompts/test_sandbox.py"
 SEGMENTS = "tests/routing/prompts/test_segments.py"
+CAPTURE = "tests/routing/core/test_capture.py"
+CAPTURES = "tests/routing/services/test_captures.py"
+PLANE_CAPTURES = "tests/routing/dataplane/test_captures.py"
 RECONCILE = ("tests/routing/core/test_reconcile.py",)
 TRANSFER = ("tests/routing/core/test_transfer.py",)
 PAIRS = ("tests/routing/core/test_pairs.py",)
@@ -708,6 +711,93 @@ _OVERLOAD = [
     ),
 ]
 
+_CAPTURES = [
+    Mutant(
+        "capture's key without its seed",
+        "namespaces/core/captures.py",
+        '["trace-capture", capture_id.bytes, seed]',
+        '["trace-capture", capture_id.bytes]',
+        (f"{CAPTURE}::test_the_capture_s_key_needs_both_halves",),
+    ),
+    Mutant(
+        "capture's block ids without its key",
+        "routing/core/capture.py",
+        'state = hmac.digest(key, state + piece + (b"" if len(piece) == size else _CUT), _DIGEST)',
+        'state = hmac.digest(b"", state + piece + (b"" if len(piece) == size else _CUT), _DIGEST)',
+        (f"{CAPTURE}::test_another_key_gives_other_ids_everywhere",),
+    ),
+    Mutant(
+        "captured blocks that do not stand for their prefix",
+        "routing/core/capture.py",
+        "state = hmac.digest(key, state + piece",
+        "state = hmac.digest(key, start + piece",
+        (f"{CAPTURE}::test_equal_ids_are_equal_prefixes",),
+    ),
+    Mutant(
+        "captures in place of decision records",
+        "routing/core/capture.py",
+        'return hmac.digest(records_key, b"captures", _DIGEST)',
+        "return records_key",
+        ("tests/routing/services/test_capture_ingest.py::test_a_decision_record_does_not_pass_for_a_captured_request_nor_the_other_way",),
+    ),
+    Mutant(
+        "captures by request and not by conversation",
+        "routing/dataplane/captures.py",
+        "if not capture.sampled(running.key, conversation, running.entry.share):",
+        "if not capture.sampled(running.key, flight.decision_id.bytes, running.entry.share):",
+        (f"{PLANE_CAPTURES}::test_a_share_takes_whole_conversations",),
+    ),
+    Mutant(
+        "captures beyond their time",
+        "routing/dataplane/captures.py",
+        "        if time.time() >= running.entry.until:\n            return\n",
+        "",
+        (f"{PLANE_CAPTURES}::test_it_ends_by_the_clock_and_with_the_next_configuration",),
+    ),
+    Mutant(
+        "captures of audits' probes",
+        "routing/dataplane/captures.py",
+        "running is None or flight.probe is not None or",
+        "running is None or",
+        (f"{PLANE_CAPTURES}::test_an_audit_s_probe_is_not_the_tenant_s_traffic",),
+    ),
+    Mutant(
+        "captured conversations of two keys as one",
+        "routing/dataplane/captures.py",
+        "whose = flight.caller.grant.key.id.bytes",
+        'whose = b""',
+        (f"{PLANE_CAPTURES}::test_turns_share_their_prefix_their_session_and_their_scope",),
+    ),
+    Mutant(
+        "deleted captures read",
+        "routing/services/capture_read.py",
+        " AND c.deleted_at IS NULL",
+        "",
+        (f"{CAPTURES}::test_many_rows_go_in_steps_and_are_read_no_more",),
+    ),
+    Mutant(
+        "captures read with the ids that were stored",
+        "routing/services/capture_read.py",
+        "return numbered(Trace(name, capture.BLOCK_TOKENS, True, _requests(window)))",
+        "return Trace(name, capture.BLOCK_TOKENS, True, _requests(window))",
+        (f"{CAPTURES}::test_what_was_captured_is_read_by_time_with_ids_numbered_anew",),
+    ),
+    Mutant(
+        "captures published beyond their time",
+        "routing/services/captures.py",
+        "ended_at=None, deleted_at=None, ends_at__gt=now)",
+        "ended_at=None, deleted_at=None)",
+        (f"{CAPTURES}::test_it_ends_by_itself",),
+    ),
+    Mutant(
+        "captured requests of every tenant for anybody",
+        "routing/migrations/0015_trace_captures.py",
+        'rls.tenant_rows("routing_capturedrequest", app="SELECT, DELETE", ingest=True),',
+        'migrations.RunSQL("GRANT SELECT, DELETE ON routing_capturedrequest TO saltroute_app"),',
+        ROW_SECURITY,
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -725,4 +815,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_RECONCILIATION,
     *_OVERLOAD,
     *_TRANSFERS,
+    *_CAPTURES,
 )

@@ -17,6 +17,8 @@ from routing.dataplane import captures
 from tests.fakes.replica import Script
 from tests.fakes.rig import HI, KEY_A, KEY_A_EMEA, KEY_B, Rig, bumped, endpoint, named, tenant_key, until
 from tests.routing.dataplane.conftest import MakeRig
+from tests.routing.dataplane.test_probes import ask
+from tests.routing.dataplane.test_tokens import load
 
 CAPTURE = UUID(int=5)
 SEED = b"s" * 32
@@ -160,6 +162,34 @@ async def test_a_picture_is_part_of_the_prompt(make_rig: MakeRig) -> None:
     first, second = captured(rig)
     assert first.blocks != second.blocks
     assert not first.exact
+
+
+async def test_exact_tokens_are_what_is_cut_and_those_before_a_picture_are_not_the_prompt(make_rig: MakeRig) -> None:
+    """With a tokenizer a chat is captured by its tokens; with a picture in it by its bytes, since only the tokens before that are known."""
+    rig = await make_rig(tokens_s=30.0, poll_s=0.02)
+    await load(rig)
+    entry = CaptureEntry(id=CAPTURE, seed=SEED, share=1.0, until=time.time() + 600)
+    rig.publish(bumped(rig.acme, endpoints=(msgspec.structs.replace(rig.acme.endpoints[0], capture=entry),)))
+    words = {"type": "text", "text": "look at this, and say what it is " * 300}
+    assert (await rig.chat({"model": "m-7b", "messages": [{"role": "user", "content": words["text"]}]})).status == 200
+    for data in ("AAAA", "BBBB"):
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+        assert (await rig.chat({"model": "m-7b", "messages": [{"role": "user", "content": [words, picture]}]})).status == 200
+    plain, one, other = captured(rig)
+    assert (plain.exact, one.exact, other.exact) == (True, False, False)
+    assert len(capture.ids(plain.blocks)) == -(-plain.prompt_tokens // capture.BLOCK_TOKENS)
+    assert one.blocks != other.blocks
+
+
+async def test_an_audit_s_probe_is_not_the_tenant_s_traffic(make_rig: MakeRig) -> None:
+    """It reaches the engine by the same way, and leaves nothing; a client's request is the control."""
+    rig = await make_rig()
+    switch_on(rig)
+    assert (await ask(rig)).status == 200
+    assert rig.served() == 1
+    assert captured(rig) == []
+    assert (await rig.chat()).status == 200
+    assert len(captured(rig)) == 1
 
 
 async def test_long_prompts_are_cut_off_the_loop_and_too_many_are_counted(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
