@@ -142,7 +142,12 @@ def _first_audits(plan: Plan, token: str, *, stopped: Callable[[], bool], watche
     states: dict[str, str] = {}
 
     def all_isolated() -> bool:
-        states.update({row["name"]: row["isolation"] for row in _own_replicas(plan.options.control_url, token) if row["pool"] in pools})
+        seen = {row["name"]: row["isolation"] for row in _own_replicas(plan.options.control_url, token) if row["pool"] in pools}
+        if not states and seen:
+            print(f"auditing the isolation of {', '.join(sorted(seen))}: some 60 negative probes each, through the router ...", flush=True)
+        for name in sorted(name for name, state in seen.items() if state != states.get(name, "unverified")):
+            print(f"  {name} is {seen[name]}", flush=True)
+        states.update(seen)
         return all(state == "isolated" for state in states.values())
 
     try:
