@@ -41,8 +41,8 @@ class Made:
     endpoint_id: uuid.UUID
     key_id: uuid.UUID
     policy_id: uuid.UUID  # the endpoint's routing policy
-    member_id: uuid.UUID = uuid.UUID(int=0)  # somebody who never signs in
-    invitation_id: uuid.UUID = uuid.UUID(int=0)
+    member_id: uuid.UUID  # somebody who never signs in
+    invitation_id: uuid.UUID
 
 
 @dataclass(frozen=True)
