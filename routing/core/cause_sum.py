@@ -6,7 +6,6 @@ requests by the part that their time is mostly due to, ``missed`` tokens by why.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,20 +56,20 @@ NONE = CauseSum()
 def of(causes: Iterable[CauseRecord | None]) -> CauseSum:
     """Add up the causes of some requests; those without one count nowhere."""
     requests = 0
-    parts_us: Counter[str] = Counter()
-    main: Counter[str] = Counter()
-    missed: Counter[str] = Counter()
+    parts_us: dict[str, int] = {}
+    main: dict[str, int] = {}
+    missed: dict[str, int] = {}
     for one in causes:
         if one is None:
             continue
         requests += 1
         for part, part_us in one.parts_us.items():
-            parts_us[part] += min(MAX_US, max(0, part_us))
+            parts_us[part] = parts_us.get(part, 0) + (part_us if 0 <= part_us <= MAX_US else MAX_US if part_us > 0 else 0)
         if one.main is not None:
-            main[one.main] += 1
+            main[one.main] = main.get(one.main, 0) + 1
         for why, tokens in one.missed_tokens.items():
-            missed[why] += min(MAX_TOKENS, max(0, tokens))
-    return CauseSum(requests, dict(parts_us), dict(main), dict(missed)) if requests else NONE
+            missed[why] = missed.get(why, 0) + (tokens if 0 <= tokens <= MAX_TOKENS else MAX_TOKENS if tokens > 0 else 0)
+    return CauseSum(requests, parts_us, main, missed) if requests else NONE
 
 
 def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from routing.core.record import RecordError
+from routing.core.record import RecordError, router_key
 
 MAX_OBSERVED_US = 3_600_000_000
 MAX_BLOCKS = 2**40
@@ -149,8 +148,7 @@ def decode(data: bytes) -> ReplicaState:
 
 def authenticate(records_key: bytes, router_id: str, data: bytes) -> bytes:
     """The MAC of a state's stream entry (32 bytes), under the router's own key as a record's, in a domain of its own."""
-    router_key = hmac.digest(records_key, b"router\x00" + router_id.encode(), sha256)
-    return hmac.digest(router_key, _DOMAIN + data, sha256)
+    return hmac.digest(router_key(records_key, router_id), _DOMAIN + data, "sha256")
 
 
 def verify(records_key: bytes, router_id: str, data: bytes, mac: bytes) -> None:

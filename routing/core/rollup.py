@@ -19,10 +19,11 @@ import msgspec
 
 from routing.core import cause_sum
 from routing.core.cause_sum import CauseSum
-from routing.core.histogram import EMPTY, Histogram, HistogramError
+from routing.core.histogram import EMPTY, Histogram, HistogramError, bucket
 from routing.core.record import DecisionRecord, ceiling_tokens, saved_us
 
 MINUTE_S = 60
+DAY_S = 86_400
 # Rows older than the first number of seconds are folded to this width. A range of 6 h is drawn in steps of 7.5 minutes, a day in half hours.
 WIDTHS = ((25 * 3600, 3600), (7 * 3600, 600))
 Grain = Literal["detail", "endpoint", "scope", "total"]
@@ -144,12 +145,12 @@ def width_s(age_s: float, grain: Grain = "detail") -> int:
 
 def rollups(records: Iterable[DecisionRecord]) -> dict[Key, Rollup]:
     """Add up by key and minute. Each record counts once: whoever calls this must not give one twice."""
-    grouped: dict[Key, list[DecisionRecord]] = {}
+    grouped: dict[tuple[UUID, int, UUID | None, UUID | None, str, str], list[DecisionRecord]] = {}
     for record in records:
         start_s = int(record.started_at // MINUTE_S) * MINUTE_S
-        key = Key(record.tenant_id, start_s, MINUTE_S, record.endpoint_id, record.scope_id, (record.replica_id or "")[:64], record.outcome)
-        grouped.setdefault(key, []).append(record)
-    return {key: _rollup(members) for key, members in grouped.items()}
+        of = (record.tenant_id, start_s, record.endpoint_id, record.scope_id, (record.replica_id or "")[:64], record.outcome)
+        grouped.setdefault(of, []).append(record)
+    return {Key(of[0], of[1], MINUTE_S, *of[2:]): _rollup(members) for of, members in grouped.items()}
 
 
 def coarser(found: Mapping[Key, Rollup]) -> dict[Key, Rollup]:
@@ -169,12 +170,18 @@ def coarser(found: Mapping[Key, Rollup]) -> dict[Key, Rollup]:
 
 def usages(records: Iterable[DecisionRecord]) -> dict[UsageKey, Usage]:
     """Add up by key and day. Only what engines reported counts; what no engine said is nothing."""
-    found: dict[UsageKey, Usage] = {}
+    found: dict[tuple[UUID, date, UUID | None, UUID | None, UUID | None], list[int]] = {}
+    days: dict[int, date] = {}
     for record in records:
-        day = datetime.fromtimestamp(record.started_at, tz=UTC).date()
-        key = UsageKey(record.tenant_id, day, record.key_id, record.scope_id, record.endpoint_id)
-        found[key] = found.get(key, Usage()).plus(usage(record))
-    return found
+        number = int(record.started_at // DAY_S)
+        day = days.get(number)
+        if day is None:
+            day = days[number] = datetime.fromtimestamp(record.started_at, tz=UTC).date()
+        key = (record.tenant_id, day, record.key_id, record.scope_id, record.endpoint_id)
+        sums = found.setdefault(key, [0] * len(Usage._fields))
+        for place, used in enumerate(usage(record)):
+            sums[place] += used
+    return {UsageKey(*key): Usage(*sums) for key, sums in found.items()}
 
 
 def usage(record: DecisionRecord) -> Usage:
@@ -183,40 +190,64 @@ def usage(record: DecisionRecord) -> Usage:
 
 
 def _tokens(count: int | None) -> int:
-    return min(MAX_TOKENS, max(0, count or 0))
+    return 0 if not count or count < 0 else count if count < MAX_TOKENS else MAX_TOKENS
 
 
 def _rollup(records: list[DecisionRecord]) -> Rollup:
-    reported = [one for one in records if one.cached_tokens is not None]
+    """One pass: ingest does this for every record."""
+    prompts = cached = completions = reported = matched = expected = ceiling = missed = saved = 0
     codes: dict[str, int] = {}
+    counts: dict[str, dict[int, int]] = {name: {} for name in OBSERVED}
     for one in records:
+        prompt_tokens, cached_tokens = _tokens(one.prompt_tokens), _tokens(one.cached_tokens)
+        prompts += prompt_tokens
+        cached += cached_tokens
+        completions += _tokens(one.completion_tokens)
+        if one.cached_tokens is not None:
+            reported += prompt_tokens
+            matched += min(_tokens(one.matched_tokens), prompt_tokens)
+            expected += min(_whole(one.expected_cached_tokens), prompt_tokens)
+            ceiling += ceiling_tokens(one)
+        missed += one.slo_ttft_s is not None and one.ttft_s is not None and one.ttft_s > one.slo_ttft_s
+        saved += saved_us(one)
         if one.error_code is not None:
             codes[one.error_code] = codes.get(one.error_code, 0) + 1
-    values = {name: [value for one in records if (value := _observed(one, name)) is not None] for name in OBSERVED}
+        for name, value in _observations(one):
+            if value is not None and math.isfinite(value):
+                index = bucket(value)
+                found = counts[name]
+                found[index] = found.get(index, 0) + 1
     return Rollup(
         requests=len(records),
-        prompt_tokens=sum(_tokens(one.prompt_tokens) for one in records),
-        cached_tokens=sum(_tokens(one.cached_tokens) for one in records),
-        completion_tokens=sum(_tokens(one.completion_tokens) for one in records),
-        reported_prompt_tokens=sum(_tokens(one.prompt_tokens) for one in reported),
-        matched_tokens=sum(min(_tokens(one.matched_tokens), _tokens(one.prompt_tokens)) for one in reported),
-        expected_tokens=sum(min(_whole(one.expected_cached_tokens), _tokens(one.prompt_tokens)) for one in reported),
-        ceiling_tokens=sum(ceiling_tokens(one) for one in reported),
-        slo_missed=sum(one.slo_ttft_s is not None and one.ttft_s is not None and one.ttft_s > one.slo_ttft_s for one in records),
-        saved_us=sum(saved_us(one) for one in records),
+        prompt_tokens=prompts,
+        cached_tokens=cached,
+        completion_tokens=completions,
+        reported_prompt_tokens=reported,
+        matched_tokens=matched,
+        expected_tokens=expected,
+        ceiling_tokens=ceiling,
+        slo_missed=missed,
+        saved_us=saved,
         codes=codes,
         causes=cause_sum.of(one.cause for one in records),
-        histograms={name: Histogram.of(found) for name, found in values.items() if found},
+        histograms={name: Histogram(found) for name, found in counts.items() if found},
+    )
+
+
+def _observations(one: DecisionRecord) -> tuple[tuple[str, float | None], ...]:
+    return (
+        ("ttft_s", one.ttft_s),
+        ("e2e_s", one.e2e_s),
+        ("tpot_s", _time_per_token_s(one)),
+        ("queue_s", one.queue_s),
+        ("prompt_tokens", one.prompt_tokens),
+        ("cached_tokens", one.cached_tokens),
+        ("completion_tokens", one.completion_tokens),
     )
 
 
 def _whole(value: float) -> int:
     return _tokens(round(value)) if math.isfinite(value) else 0
-
-
-def _observed(record: DecisionRecord, name: str) -> float | None:
-    value = _time_per_token_s(record) if name == "tpot_s" else getattr(record, name)
-    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _time_per_token_s(record: DecisionRecord) -> float | None:

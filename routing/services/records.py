@@ -48,7 +48,7 @@ class Ingest:
     """One consumer of the stream. ``client`` must wait longer for an answer than ``block_s``.
 
     ``counts`` holds what was done since the start: ``stored``, ``repeated`` (were there already), ``states`` of replicas, ``trimmed``, and each
-    reason to drop. ``spent_s`` is the time since then by step: ``read``, ``check``, ``store``, ``acknowledge``; waiting for records is in none.
+    reason to drop. ``spent_s`` is the time since then by step: ``read``, ``check``, ``store``, ``acknowledge``; an idle wait counts as reading.
     """
 
     stream: ClassVar[str] = STREAM

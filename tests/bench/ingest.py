@@ -22,7 +22,8 @@ from pathlib import Path
 
 import redis
 
-from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, authenticate, encode
+from routing.core.cause import MISSES
+from routing.core.record import AttemptRecord, CandidateRecord, CauseRecord, DecisionRecord, authenticate, encode
 from tests import services
 
 REPOSITORY = Path(__file__).parents[2]
@@ -116,6 +117,20 @@ class Makes:
             prefill_tokens_per_s=8000 + rng.random(),
             boot_ms=1_790_000_000_000,
             serial=self.serial,
+            cause=CauseRecord(
+                parts_us={
+                    "ideal": rng.randrange(10**5),
+                    "router": rng.randrange(10**4),
+                    f"missed_{(miss := rng.choice(MISSES))}": rng.randrange(10**6),
+                    "generation": rng.randrange(10**7),
+                },
+                main="generation",
+                missed_tokens={miss: max(0, prompt - cached - 16)},
+                warm_tokens=max(0, prompt - 16),
+                blind_replica_id=str(self.ids[0]),
+                blind_replica_name="gpu-0",
+                blind_ttft_s=rng.random(),
+            ),
             attempts=(AttemptRecord(replica_id=str(self.ids[chosen]), status=200, duration_s=3 + rng.random()),),
             candidates=candidates if full else (),
         )
@@ -151,7 +166,7 @@ class Bench:
 
         self.tenants = [make(f"tenant-{number}").id for number in range(tenants)]
         self.client = redis.Redis.from_url(self.services.valkey_url())
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[str] | None = None
         self.key = self.services.held.file("records.key").read_bytes()
 
     def start(self) -> None:
@@ -163,7 +178,7 @@ class Bench:
             "SALTROUTE_RECORDS_KEY_FILE": str(self.services.held.file("records.key")),
             "SALTROUTE_SECRET_KEY_FILE": str(self.services.held.file("django.key")),
         }
-        self.process = subprocess.Popen([sys.executable, "manage.py", "ingest"], cwd=REPOSITORY, env=env)
+        self.process = subprocess.Popen([sys.executable, "manage.py", "ingest"], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, text=True)
 
     def add(self, entries: list[dict[str, bytes | str]]) -> None:
         pipe = self.client.pipeline(transaction=False)
@@ -211,7 +226,8 @@ class Bench:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(30)
+            said, _ = self.process.communicate(timeout=30)
+            _say("ingest, an idle wait counts as reading: " + "; ".join(said.split("\n")).strip("; "))
         from django.db import connection
 
         connection.close()
