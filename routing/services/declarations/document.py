@@ -133,6 +133,14 @@ class Scope:
     scope: str
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    path: str
+    of: str
+    name: str
+    limits: dict[str, int | None]  # by measure, all of them
+
+
 @dataclass(slots=True)
 class Tenant:
     """One tenant; a section that the file does not have is None and is left alone, also by ``--prune``."""
@@ -150,6 +158,7 @@ class Tenant:
     endpoints: list[Endpoint] | None
     models: list[Model]
     models_given: bool
+    quotas: list[Quota] | None = None
 
 
 @dataclass(frozen=True, slots=True)

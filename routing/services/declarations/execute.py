@@ -11,7 +11,8 @@ from uuid import UUID
 from django.db import transaction
 
 from routing import queries
-from routing.services import artifacts, catalogue, endpoints, policies, pools, replicas, trials
+from routing.models import Quota
+from routing.services import artifacts, catalogue, endpoints, policies, pools, quotas, replicas, trials
 from routing.services.declarations import document as doc
 from routing.services.declarations.plan import Step
 from routing.services.declarations.problems import DeclarationError, Problem
@@ -149,6 +150,16 @@ class Executor:
             expires_at=wanted.expires_at,
             now=self.now,
         )
+
+    def quota(self, step: Step, tenant_id: UUID) -> None:
+        """Set or remove a quota. Whoever runs ``apply`` operates the platform, and may set its own."""
+        if step.op == "-":
+            of, name = step.wanted
+            row = Quota.objects.get(tenant_id=tenant_id, of=of, name=name)
+            quotas.remove(tenant_id=tenant_id, actor=self.actor, quota_id=row.id, platform=True)
+            return
+        wanted: doc.Quota = step.wanted
+        quotas.put(tenant_id=tenant_id, actor=self.actor, of=wanted.of, name=wanted.name, platform=True, **wanted.limits)
 
     # ---- catalogue -------------------------------------------------------------------------------------------------------
 
@@ -321,6 +332,7 @@ _BY_KIND: dict[str, Any] = {
     "routing policy": Executor.policy,
     "slo policy": Executor.policy,
     "endpoint": Executor.endpoint,
+    "quota": Executor.quota,
 }
 _HANDLERS: dict[tuple[str, str], Any] = {
     ("tenant", "+"): Executor.tenant,

@@ -93,6 +93,7 @@ def _tenant(slug: str, held: Artifacts) -> dict[str, Any]:
         "routing_policies": _policies(state, "routing", inline),
         "slo_policies": _policies(state, "slo", inline),
         "endpoints": [_endpoint(state, name, inline) for name in sorted(state.endpoints)],
+        "quotas": [_quota(of, name, limits) for (of, name), limits in sorted(state.quotas.items()) if _there(state, of, name)],
     }
 
 
@@ -104,6 +105,17 @@ def _key(state: State, name: str) -> dict[str, Any]:
     if key.expires_at is not None:
         written["expires_at"] = key.expires_at.isoformat()
     return written
+
+
+def _there(state: State, of: str, name: str) -> bool:
+    """Whether something has the name that a quota is for; where nothing has, no other installation could take it."""
+    names = {"scope": state.scopes, "key": state.keys, "endpoint": state.endpoints}.get(of)
+    return names is None or name in names
+
+
+def _quota(of: str, name: str, limits: dict[str, int | None]) -> dict[str, Any]:
+    given = {measure: limit for measure, limit in limits.items() if limit is not None}
+    return {"of": of, **({"name": name} if name else {}), **given}
 
 
 def _model(state: State, name: str, held: Artifacts) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from yaml.nodes import Node
 
+from routing.core.quota import MEASURES, OFS
 from routing.services.declarations import document as doc
 from routing.services.declarations import references
 from routing.services.declarations.parts import Parts
@@ -79,6 +80,7 @@ class _Parser:
             endpoints=endpoints if fields.has("endpoints") else None,
             models=models,
             models_given=fields.has("models") or fields.has("endpoints"),
+            quotas=fields.items("quotas", self._quota) if fields.has("quotas") else None,
         )
         fields.done()
         self._distinct(tenant)
@@ -91,6 +93,7 @@ class _Parser:
         distinct(tenant.keys or [], lambda key: key.name, "key")
         distinct(tenant.pools or [], lambda pool: pool.name, "pool")
         distinct(tenant.policies, lambda policy: (policy.kind, policy.name), "policy")
+        distinct(tenant.quotas or [], lambda quota: (quota.of, quota.name), "quota")
         distinct(tenant.endpoints or [], lambda endpoint: endpoint.name, "endpoint")
         # One model may be written out at several endpoints, as long as it is the same model.
         known: dict[str, doc.Model] = {}
@@ -130,6 +133,18 @@ class _Parser:
         expires_at = self._moment(fields)
         fields.done()
         return doc.Key(path, name, scope, secret, endpoints, expires_at) if name is not None and secret is not None else None
+
+    def _quota(self, node: Node, path: str) -> doc.Quota | None:
+        fields = self.reader.fields(node, path)
+        if fields is None:
+            return None
+        of = self.parts.word(fields, "of", OFS)
+        if not fields.has("of"):
+            self.reader.refuse(path, f"must say whose it is: of one of {', '.join(OFS)}")
+        name = fields.text("name") or ""
+        limits: dict[str, int | None] = {measure: fields.integer(measure) for measure in MEASURES}
+        fields.done()
+        return None if of is None else doc.Quota(path, of, name, limits)
 
     def _moment(self, fields: Fields) -> datetime | None:
         text = fields.text("expires_at")

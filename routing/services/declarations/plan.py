@@ -34,6 +34,7 @@ ORDER = (
     "grant",
     "endpoint",
     "key",
+    "quota",
 )
 
 
@@ -89,6 +90,7 @@ def tenant(wanted: doc.Tenant, state: State | None, options: Options) -> list[St
     steps += pools(wanted.slug, wanted.pools, there, options)
     steps += _policies_and_endpoints(wanted, there, options)
     steps += _keys(wanted, there, options)
+    steps += _quotas(wanted, there, options)
     return steps
 
 
@@ -344,6 +346,23 @@ def _keys(wanted: doc.Tenant, state: State, options: Options) -> Iterator[Step]:
     if _prunes_keys(wanted, options):
         for name in sorted(set(state.keys) - {key.name for key in wanted.keys}):
             yield Step("-", "key", wanted.slug, name, wanted.path)
+
+
+def _quotas(wanted: doc.Tenant, state: State, options: Options) -> Iterator[Step]:
+    if wanted.quotas is None:
+        return
+    for quota in wanted.quotas:
+        held = state.quotas.get((quota.of, quota.name))
+        label = f"{quota.of} {quota.name}".strip()
+        if held is None:
+            given = tuple(f"{measure}: {limit}" for measure, limit in quota.limits.items() if limit is not None)
+            yield Step("+", "quota", wanted.slug, label, quota.path, given, quota)
+        elif changed := _differences(held, quota.limits):
+            yield Step("~", "quota", wanted.slug, label, quota.path, changed, quota)
+    if options.prune:
+        kept = {(quota.of, quota.name) for quota in wanted.quotas}
+        for of, name in sorted(set(state.quotas) - kept):
+            yield Step("-", "quota", wanted.slug, f"{of} {name}".strip(), wanted.path, wanted=(of, name))
 
 
 def _prunes_keys(wanted: doc.Tenant, options: Options) -> bool:

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from routing import queries
-from routing.models import Pool, Replica
-from routing.services import pools
+from routing.models import Pool, Quota, Replica
+from routing.services import pools, quotas
 from routing.services.policies import inline_name
 from tenants.core.api_key import Kind
 from tenants.core.scopes import ROOT
@@ -57,6 +57,7 @@ class State:
     policies: dict[tuple[str, str], PolicyState] = field(default_factory=dict)
     endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
     keys: dict[str, KeyState] = field(default_factory=dict)
+    quotas: dict[tuple[str, str], dict[str, int | None]] = field(default_factory=dict)  # (of, name) -> limit by measure
 
 
 def read(tenant_id: UUID) -> State:
@@ -93,6 +94,7 @@ def read(tenant_id: UUID) -> State:
             digest=bytes(key.digest),
             expired=key_status(key, now) is KeyStatus.EXPIRED,
         )
+    state.quotas = {(row.of, row.name): quotas.limits_of(row) for row in Quota.objects.filter(tenant_id=tenant_id)}
     return state
 
 

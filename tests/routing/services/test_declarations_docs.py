@@ -29,6 +29,7 @@ tenants:
     scopes: [{path: s, x: 1}]
     members: [{email: e, x: 1}]
     keys: [{name: k, secret: stored, x: 1}]
+    quotas: [{of: tenant, tokens_per_month: 1, x: 1}]
     routing_policies: [{name: p, spec: {}, x: 1}]
     models: [{name: m, revision: r, x: 1, tokenizer: {x: 1}, adapters: [{name: a, revision: r, x: 1}]}]
     endpoints: [{name: e, model: m, pool: p, x: 1, slo: {name: n, x: 1}}]
@@ -38,7 +39,7 @@ tenants:
     with pytest.raises(SystemExit):
         call_command("apply", "-f", str(file), stderr=err)
     lists = re.findall(r"\.?x: is not known here; known: (.*)", err.getvalue())
-    assert len(lists) == 14
+    assert len(lists) == 15
     known = {key for line in lists for key in line.split(", ")}
     assert len(known) > 45
     missing = {key for key in known if not re.search(rf"[`{{, ]{key}[`}},: ]", DOCS)}
