@@ -4,8 +4,9 @@ Request headers are an allow-list: nothing of the client's reaches an engine, ex
 cookies are not
 kept, compression is asked off (and undone if it comes anyway), and there is no total time limit.
 
-Connections, their pool, their guard and the reading of answers are aiohttp's. Its session, which makes a dozen objects for every request, is left out
-where a request fits one write (:data:`ONE_WRITE_BYTES`): that halves what asking costs.
+Connections, their pool, their guard and the reading of answers are aiohttp's. Its session, which makes a dozen objects for every request, is left
+out: that halves what asking costs. A request is handed over in one go, and the transport writes what the engine takes; an engine that answers before
+it has read all has its connection closed, since what is left would stand before the next request.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from routing.outbound import guard
 
 Cause = Literal["connect", "connect_timeout", "blocked", "first_byte_timeout", "idle_timeout", "broken", "stale_connection", "too_large", "encoding"]
 
-ONE_WRITE_BYTES = 64 * 1024  # of a body: larger ones are written piece by piece while the engine may already answer
 READ_BYTES = 64 * 1024  # an answer is read ahead of its reader by twice this
 
 
@@ -53,16 +53,6 @@ def _peer_of(connection: Connection) -> str | None:
     return str(name[0]) if isinstance(name, tuple) and name else None
 
 
-class _Response(aiohttp.ClientResponse):
-    """Keeps the address that was connected to: a short answer gives its connection back before anybody could ask."""
-
-    peer: str | None = None
-
-    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
-        self.peer = _peer_of(connection)
-        return await super().start(connection)
-
-
 class _Reply:
     """An answer that has begun, without a session around it: as much of aiohttp's response as is used here."""
 
@@ -76,13 +66,29 @@ class _Reply:
 
     def _read_to_its_end(self) -> None:
         connection, self.connection = self.connection, None
-        if connection is not None:
+        if connection is None:
+            return
+        if _unsent(connection):
+            _drop(connection)
+        else:
             connection.release()
 
     def close(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.close()
+            _drop(connection)
+
+
+def _unsent(connection: Connection) -> int:
+    """Bytes of a request that the engine has not taken yet."""
+    return 0 if connection.transport is None else connection.transport.get_write_buffer_size()
+
+
+def _drop(connection: Connection) -> None:
+    """End a connection at once: closed gently it would go on writing what nobody is to read, for as long as an engine does not."""
+    if connection.transport is not None and _unsent(connection):
+        connection.transport.abort()
+    connection.close()
 
 
 @dataclass(slots=True)
@@ -108,7 +114,6 @@ def make_session(config: Config, *, pooled: bool, resolver: aiohttp.abc.Abstract
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         requote_redirect_url=False,
         trace_configs=[trace] if pooled else [],
-        response_class=_Response,
     )
 
 
@@ -160,11 +165,11 @@ def _address(url: str) -> aiohttp.ClientRequest:
     return aiohttp.ClientRequest("POST", URL(url, encoded=True), loop=asyncio.get_running_loop())
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], trace: _Trace) -> aiohttp.ClientResponse | _Reply:
+async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], trace: _Trace) -> _Reply:
     """Write a request and wait for the answer's headers; errors are aiohttp's."""
     connector = session.connector
-    if len(body) > ONE_WRITE_BYTES or connector is None:
-        return await session.post(URL(url, encoded=True), data=body, headers=headers, allow_redirects=False, trace_request_ctx=trace)
+    if connector is None:
+        raise aiohttp.ClientConnectionError("the session is closed")
     address = _address(url)
     traces = [Trace(session, one, one.trace_config_ctx(trace_request_ctx=trace)) for one in session.trace_configs]
     try:
@@ -172,9 +177,9 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, headers: M
     except TimeoutError:
         raise aiohttp.ConnectionTimeoutError from None
     try:
-        return await _converse(connection, _head(address, headers, len(body)) + body)
+        return await _converse(connection, _head(address, headers, len(body)), body)
     except BaseException:
-        connection.close()
+        _drop(connection)
         raise
 
 
@@ -193,12 +198,12 @@ def _head(address: aiohttp.ClientRequest, headers: Mapping[str, str], size: int)
     return head.encode()
 
 
-async def _converse(connection: Connection, request: bytes) -> _Reply:
+async def _converse(connection: Connection, head: bytes, body: bytes) -> _Reply:
     protocol, transport = connection.protocol, connection.transport
     if protocol is None or transport is None:
         raise aiohttp.ServerDisconnectedError
     protocol.set_response_params(read_until_eof=True, auto_decompress=False, read_bufsize=READ_BYTES)
-    transport.write(request)
+    transport.writelines((head, body))
     while True:
         message, content = await protocol.read()
         if not 100 <= message.code <= 199 or message.code == 101:
@@ -228,7 +233,7 @@ async def deliver(
 class Upstream:
     """An answer that has begun."""
 
-    response: aiohttp.ClientResponse | _Reply
+    response: _Reply
     _decoders: list[zlib._Decompress] = field(default_factory=list)
     _ready: bool = False
 
@@ -239,7 +244,7 @@ class Upstream:
     @property
     def peer(self) -> str | None:
         """The address that was connected to; it passed the guard."""
-        return self.response.peer if isinstance(self.response, _Response | _Reply) else None
+        return self.response.peer
 
     @property
     def is_stream(self) -> bool:

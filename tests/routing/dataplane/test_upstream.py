@@ -1,11 +1,12 @@
-"""Asking an engine over a real socket: small bodies in one write, large ones through aiohttp's session; both say and believe the same."""
+"""Asking an engine over a real socket: small bodies and large ones, which an engine may not take to their end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +20,8 @@ from routing.dataplane.view import ReplicaView
 from tests.fakes.rig import LOOPBACK, replica_entry
 
 SMALL, LARGE = b"{}", b'{"x":"' + b"x" * 100_000 + b'"}'
-SIZES = pytest.mark.parametrize("body", [SMALL, LARGE], ids=["one write", "pieces"])
+HUGE = b'{"x":"' + b"x" * 32 * 1024 * 1024 + b'"}'  # more than sockets hold
+SIZES = pytest.mark.parametrize("body", [SMALL, LARGE], ids=["small", "large"])
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -86,7 +88,7 @@ async def whole(opened: Upstream) -> bytes:
         opened.close()
 
 
-async def test_both_ways_say_the_same(sessions: Sessions) -> None:
+async def test_small_and_large_bodies_go_under_the_same_headers(sessions: Sessions) -> None:
     async with serving(WHOLE, WHOLE) as server:
         for body in (SMALL, LARGE):
             assert await whole(await ask(sessions, replica_at(server.port), body)) == b"ok"
@@ -153,3 +155,66 @@ async def test_a_header_with_a_line_end_is_never_sent(sessions: Sessions, body: 
                 await upstream.deliver(*sessions, replica, "/v1/x", body=body, headers={"Authorization": value})
         assert server.asked == []
         assert await whole(await ask(sessions, replica, body)) == b"ok"
+
+
+@dataclass
+class Deaf:
+    """Reads the head of each request alone and answers; only when ``listens`` is set does it read on, to the connection's end, and keeps how much."""
+
+    answer: bytes
+    port: int = 0
+    connections: int = 0
+    headed: asyncio.Event = field(default_factory=asyncio.Event)
+    listens: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.answer)
+        self.headed.set()
+        await self.listens.wait()
+        taken = 0
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65536):
+                taken += len(piece)
+        writer.close()
+        self.taken.put_nowait(taken)
+
+
+@asynccontextmanager
+async def deaf(answer: bytes) -> AsyncIterator[Deaf]:
+    server = Deaf(answer)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=4096)
+    server.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listening.close()
+
+
+async def test_an_engine_that_answers_before_it_has_read_all_is_heard_and_its_connection_is_not_used_again(sessions: Sessions) -> None:
+    """What is left of a request would stand before the next one. The control: of a request that was read whole the connection is kept."""
+    async with deaf(b"HTTP/1.1 413 X\r\nContent-Length: 2\r\n\r\nno") as server, asyncio.timeout(20):
+        for number in (1, 2):
+            opened = await ask(sessions, replica_at(server.port), HUGE)
+            assert (opened.status, await whole(opened)) == (413, b"no")
+            assert server.connections == number
+        server.listens.set()
+        assert all([await server.taken.get() < len(HUGE) for _ in range(2)])
+    async with serving(WHOLE, WHOLE) as reads:
+        for _ in range(2):
+            assert await whole(await ask(sessions, replica_at(reads.port), HUGE)) == b"ok"
+        assert reads.connections == 1
+
+
+async def test_a_request_that_is_given_up_while_it_is_sent_ends_at_once(sessions: Sessions) -> None:
+    """Nothing of it waits in this process for an engine that does not read, and an engine that does later gets no whole request."""
+    async with deaf(b"") as server, asyncio.timeout(20):
+        asked = asyncio.create_task(ask(sessions, replica_at(server.port), HUGE))
+        await server.headed.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        server.listens.set()
+        assert await server.taken.get() < len(HUGE)
