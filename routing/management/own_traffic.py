@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from django.core.management.base import CommandError
@@ -104,7 +104,7 @@ def figure_lines(name: str, found: Figures) -> Iterator[str]:
     yield found.how.replace("{name}", name)
 
 
-def export(options: dict[str, Any], out: IO[str]) -> int:
+def export(options: dict[str, Any], out: Out) -> int:
     """Write the captured traffic that the options name as JSON lines into ``--out``, or into ``out`` where that is ``-``; returns how many requests.
 
     Raises:
@@ -122,8 +122,14 @@ def export(options: dict[str, Any], out: IO[str]) -> int:
     return count
 
 
+class Out(Protocol):
+    """A command's standard output."""
+
+    def write(self, msg: str = ..., /) -> Any: ...
+
+
 @contextmanager
-def _sink(path: Path, out: IO[str]) -> Iterator[Any]:
+def _sink(path: Path, out: Out) -> Iterator[Callable[[bytes], Any]]:
     if str(path) == "-":
         yield lambda line: out.write(line.decode())
         return

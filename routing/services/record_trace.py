@@ -69,7 +69,7 @@ class _Window:
             raise Invalid("The end must be after the beginning.", field="until")
 
     @property
-    def where(self) -> tuple[str, list[object]]:
+    def where(self) -> tuple[str, list[UUID | datetime | list[str]]]:
         """A condition and its values."""
         text = "tenant_id = %s AND endpoint_id = %s AND started_at >= %s AND started_at < %s AND outcome = ANY(%s) AND prompt_tokens > 0"
         return text, [self.tenant_id, self.endpoint_id, self.since, self.until, list(ANSWERED)]

@@ -91,6 +91,6 @@ def test_the_file_is_the_api_s(town: Town) -> None:
     switch_on(town)
     (one,) = kept(town)
     keep(record(town.acorn.tenant_id, one.id, timezone.now(), id=uuid.uuid4()))
-    answer = town.owner.get(path(town, "/capture/export"))
+    answer: Any = town.owner.get(path(town, "/capture/export"))
     assert answer.headers["Content-Type"] == "application/x-ndjson"
     assert b'"hash_ids":[0,1,2]' in b"".join(answer.streaming_content)
