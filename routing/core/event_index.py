@@ -202,6 +202,12 @@ class EventIndex:
                 self.counters["parked_dropped"] += 1
         return handled
 
+    def forget_owner(self, owner: bytes) -> None:
+        """The owner is gone: forget its namespaces and their blocks."""
+        held = self._contents.owners.get(owner)
+        for salt in list(held.salts) if held is not None else ():
+            self.disclaim(salt)
+
     def disclaim(self, salt: str) -> None:
         """The namespace is gone: forget its blocks everywhere."""
         if salt in self._contents.names:

@@ -161,7 +161,10 @@ class Siblings:
         if sibling is None:
             if len(self._known) >= MAX_SIBLINGS:
                 self.counts["too_many"] += 1
-                return False
+                unproven = [one for one in self._known.values() if one.spoke_at_s is None]
+                if not unproven:
+                    return False
+                del self._known[min(unproven, key=lambda one: one.heard_at_s).process]  # a recording must not keep a living one out
             sibling = self._known[head.process] = _Sibling(head.process)
         sibling.router_id, sibling.heard_at_s = beat.router_id, now_s
         if self.process not in beat.heard:
@@ -334,7 +337,8 @@ class Siblings:
         due_s = at_s + TRANSIT_S
         if self.own_heard_at_s is None or self.own_heard_at_s < due_s:
             return False
-        return all(one.spoke_at_s is not None and one.spoke_at_s >= due_s for one in self._known.values())
+        # Who was never believed may be a recording: whoever can repeat one must not be able to keep an alarm silent.
+        return all(one.spoke_at_s >= due_s for one in self._known.values() if one.spoke_at_s is not None)
 
     def heard(self) -> list[bytes]:
         """The processes heard of late, to be named in the next beat."""

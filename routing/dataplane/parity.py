@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ AGAIN_S = 30.0  # after a check that could not be made
 LOOK_S = 0.25
 LOOK_AT = 500  # pairs at each look: with ten thousand each is looked at every five seconds
 AT_ONCE = 4
+AT_ONCE_SLOW = 2  # of them, for tenants whose last check ran into its deadline: they wait for one another, and for nobody else
+ASK_S = 5.0  # for one answer
+CHECK_S = 20.0  # for a whole check
 log = logging.getLogger("saltroute.parity")
 
 _TOOL = {
@@ -114,7 +118,7 @@ async def _ask(plane: Plane, replica: ReplicaView, body: dict[str, Any]) -> list
     if replica.credential is not None:
         headers["Authorization"] = f"Bearer {replica.credential}"
     try:
-        async with asyncio.timeout(plane.config.connect_s + plane.config.idle_s):
+        async with asyncio.timeout(ASK_S):
             async with plane.session.post(f"{replica.url}/tokenize", json=body, headers=headers, allow_redirects=False) as answer:
                 read = await answer.content.read(MAX_ANSWER_BYTES + 1)
                 while len(read) <= MAX_ANSWER_BYTES and (more := await answer.content.read(MAX_ANSWER_BYTES)):
@@ -164,6 +168,8 @@ class ParityFeed:
         self._view: PlaneView | None = None
         self._present: dict[Pair, Present] = {}
         self._turn: Iterator[Pair] = iter(())
+        self._served: dict[bytes, float] = {}  # when a tenant's last check ended (monotonic)
+        self._slow: set[bytes] = set()  # tenants whose last check ran into its deadline
 
     async def run(self) -> None:
         """Compare what is due, for ever."""
@@ -177,34 +183,49 @@ class ParityFeed:
                     watched.task.cancel()
 
     def adjust(self) -> None:
-        """Look at the next few pairs, begin those that are due, forget those that are gone. One check at a time works for a tenant."""
+        """Look at the next few pairs, begin those that are due, forget those that are gone. One check at a time works for a tenant, and whoever
+        was served longest ago comes first."""
         if self._plane.view is not self._view:
             self._view = self._plane.view
             self._present = {(endpoint.entry.id, replica.entry.id): (owner, endpoint, replica) for owner, endpoint, replica in _pairs(self._view)}
             self._turn = iter(())
             for pair in [pair for pair in self._watched if pair not in self._present]:
                 self._forget(pair)
-        running = [self._present[pair][0] for pair, watched in self._watched.items() if watched.task is not None]
+            owners = {owner for owner, _, _ in self._present.values()}
+            self._served = {owner: at_s for owner, at_s in self._served.items() if owner in owners}
+            self._slow &= owners
+        due: list[Pair] = []
         for _ in range(min(LOOK_AT, len(self._present))):
             upcoming = next(self._turn, None)
             if upcoming is None:
                 self._turn = iter(tuple(self._present))
                 upcoming = next(self._turn)
-            self._look(upcoming, running)
+            if self._look(upcoming):
+                due.append(upcoming)
+        running = [self._present[pair][0] for pair, watched in self._watched.items() if watched.task is not None]
+        for pair in sorted(due, key=lambda pair: self._served.get(self._present[pair][0], -math.inf)):
+            self._begin(pair, running)
 
-    def _look(self, pair: Pair, running: list[bytes]) -> None:
+    def _begin(self, pair: Pair, running: list[bytes]) -> None:
         owner, endpoint, replica = self._present[pair]
+        if len(running) >= AT_ONCE or owner in running or (owner in self._slow and len(self._slow.intersection(running)) >= AT_ONCE_SLOW):
+            return
+        running.append(owner)
+        watched = self._watched[pair]
+        watched.task = asyncio.create_task(self._check(pair, watched, owner, endpoint, replica), name="parity")
+
+    def _look(self, pair: Pair) -> bool:
+        """Whether a check of the pair is due."""
+        _, endpoint, replica = self._present[pair]
         if not self._ready(endpoint, replica):
             if pair in self._watched:
                 self._forget(pair)
-            return
+            return False
         depends_on = self._print(endpoint, replica)
         watched = self._watched.setdefault(pair, _Watched(depends_on))
         if watched.print_ != depends_on:
             watched.print_, watched.due_s = depends_on, 0.0
-        if watched.task is None and watched.due_s <= time.monotonic() and len(running) < AT_ONCE and owner not in running:
-            running.append(owner)
-            watched.task = asyncio.create_task(self._check(pair, watched, owner, endpoint, replica), name="parity")
+        return watched.task is None and watched.due_s <= time.monotonic()
 
     def _ready(self, endpoint: EndpointView, replica: ReplicaView) -> bool:
         """Whether the endpoint's artifacts are loaded and the replica can be reached."""
@@ -236,11 +257,18 @@ class ParityFeed:
 
     async def _check(self, pair: Pair, watched: _Watched, owner: bytes, endpoint: EndpointView, replica: ReplicaView) -> None:
         print_ = watched.print_
+        self._slow.add(owner)  # until it ends in time
         try:
-            found = await compare(self._plane, self._plane.tokens.prompts, endpoint, replica, owner)
+            async with asyncio.timeout(CHECK_S):
+                found = await compare(self._plane, self._plane.tokens.prompts, endpoint, replica, owner)
+            if found.why != "connection":
+                self._slow.discard(owner)
+        except TimeoutError:
+            found = Parity("unavailable", time.time(), why="connection")
         except Exception as error:  # noqa: BLE001 - a mistake here must not end the watch; the type alone is named
             log.error("comparing tokens failed: %s", type(error).__name__)  # noqa: TRY400 - as above
             found = Parity("unavailable", time.time(), why="mistake")
+        self._served[owner] = time.monotonic()
         before = self._plane.tokens.parity.get(pair)
         if found.state == "unavailable" and found.why in ("connection", "answer", "ours") and before is not None and watched.print_ == print_:
             found = before  # silence does not take back what an engine said before

@@ -283,6 +283,7 @@ class Plane:
         for tenant_id, tenant in view.tenants.items():
             if tenant.snapshot.deleted and tenant is not self.view.tenants.get(tenant_id):
                 self.index.forget_owner(tenant_id.bytes)
+                self.events.forget_owner(tenant_id.bytes)
                 self.causes.turns.forget_owner(tenant_id.bytes)
         self.view = view
         self.swapped.set()

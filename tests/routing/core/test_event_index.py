@@ -351,6 +351,18 @@ def test_a_dropped_claim_takes_its_blocks_along() -> None:
     assert index.sizes()[TARGET].parked == 1
 
 
+def test_an_owner_that_is_gone_takes_all_its_namespaces_along() -> None:
+    """And nobody else's; what its engines still say of its salts waits for somebody who claims them."""
+    index = _index("A", "B")
+    index.claim(salt("C"), ns_key=ns_key("C"), owner=b"A", seed=seed("C"))
+    index.apply(TARGET, batch(_root([1, 2], "ab"), _root([3], "a", "B"), _root([4], "a", "C")), 0.0)
+    assert (_match(index, "ab"), _match(index, "a", "B"), _match(index, "a", "C")) == (2, 1, 1)
+    index.forget_owner(b"A")
+    index.forget_owner(b"nobody")
+    assert (_match(index, "ab"), _match(index, "a", "B"), _match(index, "a", "C")) == (0, 1, 0)
+    assert index.owners() == {b"B": (1, 0)}
+
+
 def test_an_owner_has_so_many_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_index, "MAX_CLAIMS", 2)
     index = _index()

@@ -215,6 +215,26 @@ def test_without_naming_the_receiver_nobody_is_believed() -> None:
     assert receiver.siblings.told_all_before(0.0)
 
 
+def test_a_recording_keeps_no_alarm_silent_and_no_living_sibling_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats of a process that is gone, repeated by whoever can write to the channel, never name the receiver: nothing waits for its word. Where
+    there are as many as are remembered, one that lives takes the place of one that never proved that it does."""
+    monkeypatch.setattr(siblings, "MAX_SIBLINGS", 2)
+    receiver = Receiver()
+    receiver.siblings.met = True
+    receiver.siblings.own_heard_at_s = 100.0
+    for number, process in enumerate((ONE, TWO)):
+        old = Sender(process)
+        receiver.hear([(Head(BEAT, process, 7 + number), old.outbox.beat("router", loads=[], heard=[], now_s=0.0))])
+    assert len(receiver.siblings.heard()) == 2
+    assert receiver.siblings.told_all_before(50.0)
+    assert not receiver.siblings.told_all_before(100.0)  # its own word is older than that
+    living = Sender(b"3" * 16)
+    living.speak()
+    receiver.hear(living.said)
+    assert receiver.siblings.counts["believed"] == len(living.said)
+    assert not receiver.siblings.told_all_before(50.0)  # the living one has not said all until then
+
+
 def test_a_beat_that_never_comes_is_waited_for_and_given_up() -> None:
     sender, receiver = Sender(ONE), Receiver()
     for word in ("xx", "xy", "yy"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -9,13 +10,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from namespaces.core import keyring
 from routing.core.snapshot import TenantSnapshot
-from routing.dataplane.parity import SAMPLES
+from routing.dataplane import parity as parity_module
+from routing.dataplane.parity import SAMPLES, ParityFeed
 from routing.simulator.config import ReplicaConfig
 from routing.simulator.fleet import Fleet, running_fleet
 from tests.fakes.artifacts import DEMO, TEMPLATE, TOKENIZER, digest, naming
@@ -162,6 +165,40 @@ async def test_an_address_that_is_not_allowed_is_not_asked(make_rig: MakeRig, fl
     await until(lambda: states(rig) == {"unavailable": 1}, 30)
     assert parity(rig)["others"][0]["why"] == "blocked"
     assert list(fleet[0].replica.requests) == []
+
+
+async def test_engines_that_never_answer_keep_no_other_tenant_from_being_compared(
+    make_rig: MakeRig, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One check at a time for everybody, and a tenant with many engines that take the question and say nothing: its next one waits for its turn."""
+    monkeypatch.setattr(parity_module, "AT_ONCE", 1)
+    monkeypatch.setattr(parity_module, "ASK_S", 1.0, raising=False)
+    never = asyncio.Event()
+    rig = await compared(make_rig, idle_s=600.0)
+    rig.a.on_path["/tokenize"] = Script(hold=never)
+    hanging = [f"http://127.0.0.{host}:{rig.a.port}" for host in range(1, 6)]
+    rig.publish(naming(on(rig.acme, *hanging), TOKENIZER, TEMPLATE))
+    await until(lambda: any(request.path == "/tokenize" for request in rig.a.probes))
+    rig.publish(naming(on(rig.globex, fleet[0].url), TOKENIZER, TEMPLATE))
+    await until(lambda: states(rig).get("ok") == 1, 30)
+    never.set()
+
+
+def test_tenants_whose_engines_hang_wait_for_one_another_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four places two at most are theirs; a tenant that was never slow finds one, the one who was served longest ago first."""
+    begun: list[bytes] = []
+    feed = ParityFeed(plane=None)  # type: ignore[arg-type] # never asked
+    monkeypatch.setattr(ParityFeed, "_check", lambda self, pair, watched, owner, *_: begun.append(owner))
+    monkeypatch.setattr(asyncio, "create_task", lambda made, name: made)
+    pairs = {(UUID(int=number), UUID(int=number)): bytes((number,)) for number in range(6)}
+    for pair, owner in pairs.items():
+        feed._present[pair] = (owner, None, None)  # type: ignore[assignment]
+        feed._watched[pair] = parity_module._Watched(())
+    feed._slow = {b"\0", b"\1", b"\2", b"\3"}
+    running: list[bytes] = []
+    for pair in pairs:
+        feed._begin(pair, running)
+    assert begun == running == [b"\0", b"\1", b"\4", b"\5"]
 
 
 async def test_what_agrees_is_compared_again_when_it_is_time(make_rig: MakeRig, fleet: Fleet) -> None:
