@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from deploy.local.options import REPOSITORY
 
@@ -29,6 +30,17 @@ def test_a_worker_of_another_queue_refuses_to_start_with_a_root_key() -> None:
         done = _worker(queues)
         assert done.returncode == 1
         assert "may hold a root key" in done.stderr
+
+
+def test_no_worker_starts_with_a_sign_in_key(tmp_path: Path) -> None:
+    """Not even that of the keys: what opens second factors is the web's alone."""
+    key = tmp_path / "signin.key"
+    key.write_bytes(b"k" * 32)
+    program = "from settings.celery import refuse_a_root_key as check; check(options={'queues': 'keys'})"
+    env = {"PATH": "/usr/bin:/bin", "SALTROUTE_SIGN_IN_KEY_FILES": str(key)}
+    shown = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert shown.returncode == 1
+    assert "only the web may hold sign-in keys" in shown.stderr
 
 
 def test_the_worker_of_keys_may_hold_one() -> None:

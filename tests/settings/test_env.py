@@ -55,3 +55,13 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     secret.write_bytes(b"")
     with pytest.raises(env.EnvError, match="is empty"):
         env.secret_file("S", env={"S": str(secret)})
+
+
+def test_secret_files_are_read_in_order(tmp_path: Path) -> None:
+    """Each by the rules of one; unset is none."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    assert env.secret_files("X", env={"X": f"{tmp_path / 'b'},{tmp_path / 'a'}"}) == (b"b", b"a")
+    assert env.secret_files("X", env={}) == ()
+    with pytest.raises(env.EnvError, match="X: cannot read"):
+        env.secret_files("X", env={"X": str(tmp_path / "nowhere")})

@@ -31,3 +31,13 @@ def test_it_refuses_a_root_key(name: str, tmp_path: Path) -> None:
 def test_it_refuses_to_start_without_its_secret_key() -> None:
     done = _start(SALTROUTE_SECRET_KEY_FILE="")
     assert "SALTROUTE_SECRET_KEY_FILE is not set" in done.stderr
+
+
+def test_it_refuses_a_sign_in_key_of_another_size(tmp_path: Path) -> None:
+    """The control: one of 32 bytes is taken, behind another too."""
+    good, bad = tmp_path / "good.key", tmp_path / "bad.key"
+    good.write_bytes(b"k" * 32)
+    bad.write_bytes(b"k" * 31)
+    assert _start(SALTROUTE_SIGN_IN_KEY_FILES=f"{good}, {good}").stdout.strip() == "started"
+    done = _start(SALTROUTE_SIGN_IN_KEY_FILES=f"{good},{bad}")
+    assert "a sign-in key has 32 bytes" in done.stderr

@@ -22,8 +22,8 @@ def table(home: Home) -> dict[str, Child]:
     return _table(home)
 
 
-def _table(home: Home, **settings: str) -> dict[str, Child]:
-    """Every child of the product, by name; none is started."""
+def _table(home: Home, base: dict[str, str] | None = None, **settings: str) -> dict[str, Child]:
+    """Every child of the product, by name; none is started. ``base`` is what the person's shell holds."""
     held = secrets.ensure(home.secrets)
     server = roles.Server.at("postgresql://admin@localhost/saltroute")
     valkey = Valkey(home, held.valkey_passwords())
@@ -33,7 +33,7 @@ def _table(home: Home, **settings: str) -> dict[str, Child]:
         valkey_admin_url="",
     )
     options = Options.read({"SALTROUTE_HOME": str(home.root), **settings})
-    plan = Plan(options, home, held, addresses, base=environment.inherited({"PATH": "/usr/bin"}))
+    plan = Plan(options, home, held, addresses, base=environment.inherited({"PATH": "/usr/bin", **(base or {})}))
     children = [service.child for group in plan.services() for service in group]
     return {child.name: child for child in [plan.migrate(), plan.manage("apply", "apply"), *children]}
 
@@ -67,6 +67,7 @@ def test_several_routers_share_one_port_and_nothing_else(home: Home) -> None:
         ("records.key", {"router", "ingest"}),
         ("publish.pub", {"router"}),
         ("evidence.key", {"celery-audit"}),
+        ("signin.key", {"control"}),
         ("pg_saltroute_owner.password", {"migrate"}),
         ("pg_saltroute_ingest.password", {"ingest"}),
         ("valkey_router.password", {"router"}),
@@ -88,6 +89,34 @@ def test_a_former_root_key_goes_to_the_same_two(home: Home) -> None:
     both = f"file:{held.file('root.key')},file:{held.file('root.former.key')}"
     assert {name for name, child in table.items() if "SALTROUTE_ROOT" in child.env} == {"router", "celery-keys"}
     assert {table[name].env["SALTROUTE_ROOT"] for name in ("router", "celery-keys")} == {both}
+
+
+def test_the_web_holds_the_sign_in_key_and_no_root_key(home: Home) -> None:
+    """The only process that opens second factors; a former key of theirs goes to it too, behind the current one, and to nobody else."""
+    held = secrets.ensure(home.secrets)
+    held.file("signin.former.key").write_bytes(b"f" * 32)
+    table = _table(home)
+    assert {name for name, child in table.items() if "SALTROUTE_SIGN_IN_KEY_FILES" in child.env} == {"control"}
+    assert table["control"].env["SALTROUTE_SIGN_IN_KEY_FILES"] == f"{held.file('signin.key')},{held.file('signin.former.key')}"
+    assert held.file("signin.key").stat().st_mode & 0o777 == 0o600
+    assert _holders(table, "root.key").isdisjoint({"control"})
+    secret_files = {Path(value).name for value in table["control"].env.values() if str(home.secrets) in value and "," not in value}
+    assert secret_files == {"django.key", "seal.pub", "publish.key", "evidence.pub", "pg_saltroute_app.password", "valkey_control.password"}
+
+
+def test_a_sign_in_key_of_the_shell_reaches_nobody() -> None:
+    """It would be inherited by every child."""
+    assert "SALTROUTE_SIGN_IN_KEY_FILES" not in environment.inherited({"SALTROUTE_SIGN_IN_KEY_FILES": "/x", "PATH": "/usr/bin"})
+
+
+def test_mail_goes_into_files_or_to_the_named_server(home: Home) -> None:
+    """The web and the worker that sends agree; a server's password is a file."""
+    assert {child.env.get("SALTROUTE_MAIL_DIR") for name, child in _table(home).items() if name in ("control", "celery-bulk")} == {str(home.mail)}
+    secrets.ensure(home.secrets).password_file("smtp").write_text("secret")
+    table = _table(home, base={"SALTROUTE_SMTP_HOST": "mail.example"})
+    for name in ("control", "celery-bulk"):
+        assert "SALTROUTE_MAIL_DIR" not in table[name].env
+        assert table[name].env["SALTROUTE_SMTP_PASSWORD_FILE"].endswith("smtp.password")
 
 
 def test_the_router_and_the_fleet_know_no_database_and_no_publishing_key(table: dict[str, Child]) -> None:

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 
 from tenants.models import User
 from tenants.services import accounts
+from tests.tenants.people import with_second_factor
 
 EMAIL = "ada@example.org"
 pytestmark = pytest.mark.django_db
@@ -74,3 +75,21 @@ def test_an_address_that_is_none_is_refused(file: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="absent"):
         _operator(tmp_path / "absent")
+
+
+def test_a_lost_second_factor_is_forgotten_by_hand() -> None:
+    """Of anybody, in the log of where they are a member; safe to repeat, and an unknown address is named."""
+    user = accounts.create(email="bob@example.org", password="quartz-lantern-41")
+    with_second_factor(user)
+
+    def forget(email: str) -> str:
+        out = StringIO()
+        call_command("operator", "--email", email, "--forget-second-factor", stdout=out)
+        return out.getvalue().strip()
+
+    assert forget("Bob@Example.org").endswith("has no second factor any more; all their sessions have ended")
+    user.refresh_from_db()
+    assert user.second_factor_at is None
+    assert forget("bob@example.org") == "bob@example.org has no second factor"
+    with pytest.raises(CommandError, match="no account"):
+        forget("nobody@example.org")
