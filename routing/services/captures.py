@@ -69,6 +69,8 @@ class Status:
     used_bytes: int
     budget_bytes: int
 
+    keep_days: int = KEEP_DAYS  # after a capture's end
+
     @property
     def running(self) -> Captured | None:
         return self.captures[0] if self.state == "running" else None
