@@ -134,6 +134,9 @@ def test_a_whole_answer_s_generation_is_estimated() -> None:
     assert known["generation"] == 1_500_000
     unknown = split(times, Work(prompt_tokens=10, completion_tokens=101), {})
     assert unknown["generation"] > 1_900_000
+    shared = split(times, Work(prompt_tokens=700, completion_tokens=101, busy=True, wait_s=0.001, learned=False), {})
+    assert shared["queue_engine"] == 3000, "a replica that hardly anybody else uses is not what took the time"
+    assert main(shared, late=False) == "generation"
 
 
 def test_nothing_is_read_that_an_engine_does_not_say() -> None:
