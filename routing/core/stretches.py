@@ -96,7 +96,8 @@ class Held:
             return found
         place, most = 0, len(digests)
         while place < most and (stretch := row.get(digests[place])) is not None and (mine := stretch.digests)[0] == digests[place]:
-            if not stretch.pending and (stretch.inferred_at_s or 0.0) < since_s:
+            shown_s = stretch.inferred_at_s
+            if shown_s is not None and shown_s < since_s and not stretch.pending:
                 break
             count = min(len(mine), most - place)
             if mine[count - 1] != digests[place + count - 1]:

@@ -49,12 +49,17 @@ class WorkingSet:
         self._bound = _SPACE
 
     def _forget(self, now_s: float) -> None:
+        """Leave out what is too old. When that is the case next is remembered, since each decision asks every replica."""
         last = self._last
+        if now_s - WINDOW_S <= self._oldest_s:
+            return
         while last:
             digest = next(iter(last))
-            if now_s - last[digest] <= WINDOW_S:
+            self._oldest_s = last[digest]
+            if now_s - WINDOW_S <= self._oldest_s:
                 return
             del last[digest]
+        self._oldest_s = -math.inf
 
     def _thin(self) -> None:
         before = len(self._last)

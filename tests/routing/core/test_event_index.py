@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routing.core import blocks, event_contents, event_index
 from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
@@ -163,6 +165,28 @@ def test_a_prefix_counts_as_far_as_every_group_holds_it() -> None:
     assert _match(index, "abc") == 2
     index.apply(TARGET, batch(Removed((2,), "GPU", 0)), 0.0)
     assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 0.0) == EventMatch(1, 2, 0, "GPU", 0.0)
+
+
+_SOME = st.tuples(st.sampled_from("AB"), st.integers(1, 6), st.sampled_from(["GPU", "CPU"]))
+
+
+@given(st.lists(_SOME, max_size=6), st.lists(_SOME, max_size=4))
+def test_one_group_is_matched_as_two_alike_are(kept: list[tuple[str, int, str]], gone: list[tuple[str, int, str]]) -> None:
+    """The short way of engines with one group comes to what the general way comes to where a second group says the same: blocks, tokens, tiers, age,
+    for the own namespace and for others'."""
+    found = []
+    for groups in (1, 2):
+        index = _index("A", "B")
+        for group in range(groups):
+            events: list[Event] = [
+                _root([ord(name) * 100 + place for place in range(count)], "abcdef"[:count], name, group=group, medium=medium)
+                for name, count, medium in kept
+            ]
+            events += [Removed((ord(name) * 100 + count - 1,), medium, group) for name, count, medium in gone]
+            index.apply(TARGET, batch(*events), 1.0)
+        words = ["abcdef"[:asked] for asked in range(7)]
+        found.append([index.match(ns_key(name), chain(name, word), TARGET, 3.0) for name in "ABC" for word in words])
+    assert found[0] == found[1]
 
 
 def test_groups_of_different_block_sizes_have_chains_of_their_own() -> None:

@@ -49,3 +49,16 @@ def test_another_process_was_sent_nothing() -> None:
     assert working.size(0.0) == 0
     working.touch(_digests(10), 0.0)
     assert working.size(0.0) == 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4), st.floats(0, WINDOW_S), st.booleans()), max_size=12))
+def test_small_sets_are_counted_exactly_at_every_moment(sent: list[tuple[int, int, float, bool]]) -> None:
+    """Whatever was sent when, and whenever one asked meanwhile: what counts is what was sent within the window, once."""
+    working, last, now_s = WorkingSet(), {}, 0.0
+    for start, count, later_s, asks in sent:
+        now_s += later_s
+        working.touch(_digests(count, start), now_s)
+        last.update(dict.fromkeys(_digests(count, start), now_s))
+        if asks:
+            now_s += later_s
+            assert working.size(now_s) == sum(now_s - WINDOW_S <= at_s for at_s in last.values())
