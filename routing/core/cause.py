@@ -16,8 +16,8 @@ would have needed for the first token is the part ``ideal``; everything else has
 Engines tell no queue time for a request, so ``queue_engine`` is a residual, and only where somebody else's work was known to be there, up to
 ``OTHERS_FACTOR`` times the wait that was expected plus the request's own work once more. Where the estimated parts exceed what was measured, all of
 them shrink alike; while nobody has measured the replica's rate they also grow alike on an idle one, and the bound on a busy one grows, up to
-``MOST_GROWTH`` times. Of a whole answer from a replica whose pace of generation nobody knows, it is ``OTHERS_FACTOR`` times the expected wait at most, and
-the rest is generation. Read are the router's own clock, the engine's ``usage`` and what the router believed when it decided; nothing else.
+``MOST_GROWTH`` times. Of a whole answer from a replica whose pace of generation nobody knows, it is ``OTHERS_FACTOR`` times the expected wait at
+most, and the rest is generation. Read are the router's own clock, the engine's ``usage`` and what the router believed when it decided; nothing else.
 
 Missed tokens are told apart along the prompt, from the first token that was not cached on:
 
