@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from namespaces.audit import evidence
 from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord
-from routing.models import AuditRun, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Replica
+from routing.models import AuditRun, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Quota, Replica
 from routing.services import records as ingest
 from tenants.core.api_key import Kind
 from tenants.models import ApiKey, Invitation, Membership, Scope, Tenant, User
@@ -43,6 +43,7 @@ class Made:
     policy_id: uuid.UUID  # the endpoint's routing policy
     member_id: uuid.UUID  # somebody who never signs in
     invitation_id: uuid.UUID
+    quota_id: uuid.UUID  # the tenant's, far from its limit
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,9 @@ def tenant(slug: str, *, endpoint: str = "llama-chat", model: str = "m-7b", repl
             invited_by="owner@example.com",
             expires_at=timezone.now() + timedelta(days=7),
         )
+        quota = Quota.objects.create(tenant_id=tenant_id, of="tenant", tokens_per_month=1_000_000)
     replica_ids = tuple(row.id for row in rows)
-    return Made(tenant_id, slug, root.id, pool.id, replica_ids, made.id, stored.id, policy.id, quiet.id, invited.id)
+    return Made(tenant_id, slug, root.id, pool.id, replica_ids, made.id, stored.id, policy.id, quiet.id, invited.id, quota.id)
 
 
 def candidate(replica_id: uuid.UUID, name: str, **fields: Any) -> CandidateRecord:

@@ -41,6 +41,8 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "audit_run": lambda made, decision: f"/isolation/audits/{decision}",
     "audit_report": lambda made, decision: f"/isolation/audits/{decision}/report",
     "reconciliation": lambda made, decision: "/reconciliation",
+    "quotas": lambda made, decision: "/quotas",
+    "quota_remove": lambda made, decision: f"/quotas/{made.quota_id}/remove",
     "keys": lambda made, decision: "/keys",
     "key_issue": lambda made, decision: "/keys/new",
     "key_revoke": lambda made, decision: f"/keys/{made.key_id}/revoke",
@@ -64,7 +66,7 @@ DEEDS: dict[str, Callable[[Made, uuid.UUID], str]] = {
 }
 OPERATED = {"endpoint_try", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
 OF_PEOPLE = {"members", "member_invite", "member_role", "member_remove", "invitation_revoke", "require_second_factor"}
-FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "audit"}
+FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "quota_remove", "audit"}
 
 
 def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:
