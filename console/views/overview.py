@@ -34,7 +34,7 @@ class Overview(TenantPage):
         found = traffic.overview(self.tenant_id, span=span, now=now, endpoint_id=endpoint_id, scope_id=scope_id)
         marks = happened.markers(self.tenant_id, since=found.since, until=now, endpoint_id=endpoint_id)
         drawn = _plots(found, endpoints.targets(self.tenant_id, endpoint_id))
-        by_endpoint = traffic.by_endpoint(self.tenant_id, span=span, now=now) if scope_id is None else None
+        by_endpoint = traffic.by_endpoint(self.tenant_id, span=span, now=now) if scope_id is None and endpoint_id is None else None
         context: dict[str, Any] = {
             "ranges": traffic.RANGES,
             "span": span,
@@ -45,7 +45,7 @@ class Overview(TenantPage):
             "many_endpoints": len(names) > MAX_OPTIONS,
             "scopes": scopes,
             "scope_id": scope_id,
-            "rows": [] if by_endpoint is None else _rows(by_endpoint, names, endpoint_id),
+            "rows": _rows(by_endpoint, names) if by_endpoint is not None else [(endpoint_id, names[endpoint_id], found.total)] if endpoint_id else [],
             "others": 0 if by_endpoint is None else by_endpoint.others,
             "replicas": measured.listed(self.tenant_id, since=found.since, until=now),
             "loads": {},
@@ -66,13 +66,12 @@ def _wanted(asked: str, names: dict[UUID, str]) -> UUID | None:
     return next((key for key, name in names.items() if name == asked), None)
 
 
-def _rows(found: traffic.ByEndpoint, names: dict[UUID, str], only: UUID | None) -> list[tuple[UUID | None, str, traffic.Traffic]]:
+def _rows(found: traffic.ByEndpoint, names: dict[UUID, str]) -> list[tuple[UUID | None, str, traffic.Traffic]]:
     """Those with most requests first, then those without any, as far as there is room."""
     rows = [(key if key in names else None, names.get(key, "a deleted endpoint") if key else "", sums) for key, sums in found.rows.items()]
     seen = set(found.rows)
     if not found.others:
         rows += [(key, name, traffic.Traffic()) for key, name in names.items() if key not in seen]
-    rows = [row for row in rows if only is None or row[0] == only]
     rows.sort(key=lambda row: (-row[2].requests, row[1]))
     return rows[: traffic.MAX_ENDPOINTS]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from routing.core.cause import OF_THE_REPLICA
 from routing.core.record import CauseRecord
 
 MAX_US = 2**50  # of one part of one request: 35 years; what is beyond was no router's clock
@@ -53,8 +54,11 @@ class CauseSum:
 NONE = CauseSum()
 
 
-def of(causes: Iterable[CauseRecord | None]) -> CauseSum:
-    """Add up the causes of some requests; those without one count nowhere."""
+def of(causes: Iterable[CauseRecord | None], *, fold: bool = False) -> CauseSum:
+    """Add up the causes of some requests; those without one count nowhere.
+
+    ``fold``: as their tenant may read them, whatever replicas they went to: what tells of others on a platform's pool is one part, ``replica``.
+    """
     requests = 0
     parts_us: dict[str, int] = {}
     main: dict[str, int] = {}
@@ -63,10 +67,13 @@ def of(causes: Iterable[CauseRecord | None]) -> CauseSum:
         if one is None:
             continue
         requests += 1
-        for part, part_us in one.parts_us.items():
+        folds = fold and not one.own_pool
+        for name, part_us in one.parts_us.items():
+            part = "replica" if folds and name in OF_THE_REPLICA else name
             parts_us[part] = parts_us.get(part, 0) + (part_us if 0 <= part_us <= MAX_US else MAX_US if part_us > 0 else 0)
         if one.main is not None:
-            main[one.main] = main.get(one.main, 0) + 1
+            name = "replica" if folds and one.main in OF_THE_REPLICA else one.main
+            main[name] = main.get(name, 0) + 1
         for why, tokens in one.missed_tokens.items():
             missed[why] = missed.get(why, 0) + (tokens if 0 <= tokens <= MAX_TOKENS else MAX_TOKENS if tokens > 0 else 0)
     return CauseSum(requests, parts_us, main, missed) if requests else NONE

@@ -100,6 +100,7 @@ class CauseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     diverged_bytes: int | None = None
     last_turn_tokens: int = 0
     blind_replica_id: str | None = None
+    own_pool: bool = False  # every replica that it could have gone to is its tenant's own, so that the tenant may read all parts apart
     blind_replica_name: str | None = None  # for short records, which hold no candidates
     blind_ttft_s: float | None = None
 
@@ -148,6 +149,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     prefill_tokens_per_s: float | None = None  # the chosen replica's learned rate: what reuse saved is worth that much time
     boot_ms: int = 0  # unix ms of the router's start; with it, ``serial`` counts all records that this process made, from 1 on
     serial: int = 0
+    audit: bool = False  # a probe of an isolation audit of ours, no request of the tenant's: left out of sums and lists
     trial: TrialRecord | None = None
     transfer: TransferRecord | None = None
     cause: CauseRecord | None = None

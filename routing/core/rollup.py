@@ -3,7 +3,7 @@
 Rollups of the same key are merged by :meth:`Rollup.plus`, which is associative and commutative: rows are written as batches arrive, and folded later.
 
 Of each minute there are sums of several grains, so that a question about a thousand endpoints reads no row of each of their replicas: ``detail`` has
-every part of the key, ``endpoint`` and ``scope`` one of them, ``total`` neither. Coarser sums hold no causes and fewer distributions.
+every part of the key, ``endpoint`` and ``scope`` one of them, ``total`` neither. Coarser sums hold fewer distributions.
 """
 
 from __future__ import annotations
@@ -144,28 +144,35 @@ def width_s(age_s: float, grain: Grain = "detail") -> int:
 
 
 def rollups(records: Iterable[DecisionRecord]) -> dict[Key, Rollup]:
-    """Add up by key and minute. Each record counts once: whoever calls this must not give one twice."""
-    grouped: dict[tuple[UUID, int, UUID | None, UUID | None, str, str], list[DecisionRecord]] = {}
-    for record in records:
-        start_s = int(record.started_at // MINUTE_S) * MINUTE_S
-        of = (record.tenant_id, start_s, record.endpoint_id, record.scope_id, (record.replica_id or "")[:64], record.outcome)
-        grouped.setdefault(of, []).append(record)
-    return {Key(of[0], of[1], MINUTE_S, *of[2:]): _rollup(members) for of, members in grouped.items()}
+    """Add up by key and minute, in detail. Each record counts once: whoever calls this must not give one twice."""
+    return {key: _rollup(members) for key, members in _grouped(records).items()}
 
 
-def coarser(found: Mapping[Key, Rollup]) -> dict[Key, Rollup]:
-    """The sums of the other grains, of sums in detail."""
-    coarse: dict[Key, Rollup] = {}
-    for key, one in found.items():
-        less = replace(one, causes=cause_sum.NONE, histograms={name: one.histograms[name] for name in COARSE_OBSERVED if name in one.histograms})
+def every_grain(records: Iterable[DecisionRecord]) -> dict[Key, Rollup]:
+    """The same, and the sums of the other grains. Those hold causes as their tenant may read them, since they no longer say of which replica."""
+    found: dict[Key, Rollup] = {}
+    for key, members in _grouped(records).items():
+        one = found[key] = _rollup(members)
+        foreign = any(record.cause is not None and not record.cause.own_pool for record in members)
+        causes = cause_sum.of((record.cause for record in members), fold=True) if foreign else one.causes
+        less = replace(one, causes=causes, histograms={name: one.histograms[name] for name in COARSE_OBSERVED if name in one.histograms})
         bare = key._replace(endpoint_id=None, scope_id=None, replica_id="")
         for at in (
             bare._replace(endpoint_id=key.endpoint_id, grain="endpoint"),
             bare._replace(scope_id=key.scope_id, grain="scope"),
             bare._replace(grain="total"),
         ):
-            coarse[at] = coarse[at].plus(less) if at in coarse else less
-    return coarse
+            found[at] = found[at].plus(less) if at in found else less
+    return found
+
+
+def _grouped(records: Iterable[DecisionRecord]) -> dict[Key, list[DecisionRecord]]:
+    grouped: dict[tuple[UUID, int, UUID | None, UUID | None, str, str], list[DecisionRecord]] = {}
+    for record in records:
+        start_s = int(record.started_at // MINUTE_S) * MINUTE_S
+        of = (record.tenant_id, start_s, record.endpoint_id, record.scope_id, (record.replica_id or "")[:64], record.outcome)
+        grouped.setdefault(of, []).append(record)
+    return {Key(of[0], of[1], MINUTE_S, *of[2:]): members for of, members in grouped.items()}
 
 
 def usages(records: Iterable[DecisionRecord]) -> dict[UsageKey, Usage]:

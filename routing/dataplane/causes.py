@@ -145,10 +145,19 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         diverged_tokens=known.sent if diverged else None,
         diverged_bytes=prefix.covered_bytes(compared.common_blocks) if compared is not None and diverged else None,
         last_turn_tokens=known.last_turn,
+        own_pool=_own(flight),
         blind_replica_id=blind_id,
         blind_replica_name=None if blind is None else blind.replica_name,
         blind_ttft_s=None if blind is None else blind.expected_ttft_s,
     )
+
+
+def _own(flight: Flight) -> bool:
+    """Whether the pools of the endpoint are the asking tenant's own."""
+    if flight.endpoint is None or flight.caller is None:
+        return False
+    pools = (flight.endpoint.pool, *(() if flight.endpoint.spill is None else (flight.endpoint.spill.pool,)))
+    return all(pool.owner_tenant_id == flight.caller.grant.tenant.snapshot.tenant_id for pool in pools)
 
 
 def _times(flight: Flight, now_s: float) -> Times:

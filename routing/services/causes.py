@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -17,6 +17,7 @@ from django.db import connection
 from django.utils import timezone
 
 from routing.core.cause import ESTIMATED, OF_THE_REPLICA, PARTS, folded
+from routing.core.rollup import GRAINS, Grain
 from routing.services import rollups
 from tenants.core.errors import Invalid
 from tenants.scoping import require_scope
@@ -81,18 +82,31 @@ def summed(
     since = since or until - timedelta(hours=hours)
     if not timedelta(0) < until - since <= MAX_PERIOD:
         raise Invalid(f"Ask for at most {MAX_PERIOD.days} days.", field="since")
-    since = rollups.step_of(since, now)
+    grain = _grain(by, endpoint_id, whole=readable is None)
+    since = rollups.step_of(since, now, grain)
     sums: dict[str | None, _Sum] = {}
-    for of, own, kind, name, count in _read(tenant_id, by, readable, endpoint_id, (since, until)):
+    for of, own, kind, name, count in _read(tenant_id, by, grain, _Narrowed(since, until, endpoint_id, readable)):
         sums.setdefault(of, _Sum()).add(kind, name, count, own=own)
     groups = [one.group(of) for of, one in sums.items()]
     groups.sort(key=(lambda group: group.of or "") if by == "hour" else (lambda group: (-group.seconds, group.of or "")))
     return Causes(since=since, until=until, by=by, decisions=sum(group.decisions for group in groups), groups=groups)
 
 
-def _read(
-    tenant_id: UUID, by: By, readable: set[str] | None, endpoint_id: UUID | None, period: tuple[datetime, datetime]
-) -> list[tuple[str | None, bool, str, str, int]]:
+def _grain(by: By, endpoint_id: UUID | None, *, whole: bool) -> Grain:
+    """The coarsest sums that tell the groups apart. Those hold causes folded, so who may read all of them reads the detail, as one endpoint's is."""
+    if whole or endpoint_id is not None:
+        return "detail"
+    return "total" if by == "hour" else by
+
+
+class _Narrowed(NamedTuple):
+    since: datetime
+    until: datetime
+    endpoint_id: UUID | None
+    readable: set[str] | None
+
+
+def _read(tenant_id: UUID, by: By, grain: Grain, asked: _Narrowed) -> list[tuple[str | None, bool, str, str, int]]:
     """(group, whether its replicas may be told apart, kind, name, sum): PostgreSQL adds up, so few rows come here."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -101,7 +115,7 @@ def _read(
               FROM (SELECT {_GROUPS[by]} AS grouped, causes,
                            %(all)s OR replica_id = '' OR replica_id = ANY(%(readable)s) AS own
                       FROM routing_rolluprow
-                     WHERE tenant_id = %(tenant)s AND grain = 0 AND start_at >= %(since)s AND start_at < %(until)s
+                     WHERE tenant_id = %(tenant)s AND grain = %(grain)s AND start_at >= %(since)s AND start_at < %(until)s
                        AND (%(endpoint)s::uuid IS NULL OR endpoint_id = %(endpoint)s) AND causes <> '{{}}') rows
              CROSS JOIN LATERAL (
                    SELECT 'n' AS kind, '' AS name, (causes->>'n')::bigint AS counted
@@ -111,12 +125,13 @@ def _read(
              GROUP BY 1, 2, 3, 4
             """,  # noqa: S608 - names of ours
             {
-                "all": readable is None,
-                "readable": sorted(readable or ()),
+                "all": asked.readable is None or grain != "detail",
+                "readable": sorted(asked.readable or ()),
                 "tenant": tenant_id,
-                "since": period[0],
-                "until": period[1],
-                "endpoint": endpoint_id,
+                "grain": GRAINS.index(grain),
+                "since": asked.since,
+                "until": asked.until,
+                "endpoint": asked.endpoint_id,
             },
         )
         return cast("list[tuple[str | None, bool, str, str, int]]", cursor.fetchall())

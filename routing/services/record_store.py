@@ -101,11 +101,10 @@ def _insert(records: Sequence[DecisionRecord]) -> int:
     return insert_rows("routing_decisionrow", _DECISION, [_row(one) for one in records])
 
 
-def _add_up(new: Sequence[DecisionRecord]) -> None:
+def _add_up(records: Sequence[DecisionRecord]) -> None:
     now = datetime.now(UTC)
-    found = rollup.rollups(new)
-    found.update(rollup.coarser(found))
-    insert_rows("routing_rolluprow", ROLLUP, [rollup_row(key, one, now) for key, one in found.items()])
+    new = [one for one in records if not one.audit]  # audits tell of their cost in their own reports
+    insert_rows("routing_rolluprow", ROLLUP, [rollup_row(key, one, now) for key, one in rollup.every_grain(new).items()])
     insert_rows("routing_usagerow", USAGE, [(uuid4(), now, *key, *used) for key, used in rollup.usages(new).items()])
 
 

@@ -127,6 +127,7 @@ class Makes:
                 main="generation",
                 missed_tokens={miss: max(0, prompt - cached - 16)},
                 warm_tokens=max(0, prompt - 16),
+                own_pool=True,
                 blind_replica_id=str(self.ids[0]),
                 blind_replica_name="gpu-0",
                 blind_ttft_s=rng.random(),

@@ -75,9 +75,32 @@ def test_a_platform_pool_is_folded(acorn: House) -> None:
     assert b"queue_engine" not in answer.content
 
 
-@pytest.mark.parametrize("seed", range(4))
+def test_coarser_sums_fold_what_no_read_could_fold_any_more(acorn: House) -> None:
+    """A request on a platform's pool, or of a router that does not say, beside one on an own pool: only the latter's parts stay apart. The platform
+    reads all of them."""
+    own, foreign = str(uuid.uuid4()), str(uuid.uuid4())
+    parts: dict[str, int] = {"queue_engine": 100_000, "ideal": 1000}
+    _keep(
+        _record(acorn, replica_id=own, cause=CauseRecord(parts_us=parts, main="queue_engine", own_pool=True)),
+        _record(acorn, replica_id=foreign, cause=CauseRecord(parts_us=parts, main="queue_engine")),
+    )
+    with tenant_scope(acorn.id):
+        for by in ("endpoint", "scope", "hour"):
+            asked: dict[str, Any] = {"by": by, "since": START, "until": START + timedelta(hours=1)}
+            (group,) = causes.summed(acorn.id, readable={own}, **asked).groups
+            assert {part.part: (part.seconds, part.main_of) for part in group.parts} == {
+                "ideal": (0.002, 0),
+                "queue_engine": (0.1, 1),
+                "replica": (0.1, 1),
+            }
+            (whole,) = causes.summed(acorn.id, readable=None, **asked).groups
+            assert {part.part: part.seconds for part in whole.parts} == {"ideal": 0.002, "queue_engine": 0.2}
+
+
+@pytest.mark.parametrize("readable", [None, {"a", "b"}])
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("by", ["endpoint", "scope", "hour"])
-def test_totals_equal_the_sum_of_the_records_and_outlive_them(acorn: House, by: causes.By, seed: int) -> None:
+def test_totals_equal_the_sum_of_the_records_and_outlive_them(acorn: House, by: causes.By, seed: int, readable: set[str] | None) -> None:
     """To the microsecond, of random records in random batches, before and after rows are folded, and without a single decision row."""
     draw = random.Random(seed)
     ids = [uuid.UUID(int=draw.getrandbits(128)) for _ in range(3)]
@@ -96,6 +119,7 @@ def test_totals_equal_the_sum_of_the_records_and_outlive_them(acorn: House, by: 
                         parts_us={part: draw.randrange(0, 10**9) for part in draw.sample(PARTS, 5)},
                         main=draw.choice([*PARTS, None]),
                         missed_tokens={miss: draw.randrange(0, 10**5) for miss in draw.sample(MISSES, 2)},
+                        own_pool=True,
                     ),
                 ]
             ),
@@ -121,7 +145,7 @@ def test_totals_equal_the_sum_of_the_records_and_outlive_them(acorn: House, by: 
             DecisionRow.objects.all().delete()
             cursor.execute("SET ROLE saltroute_app")
         for _ in range(2):
-            found = causes.summed(acorn.id, by=by, readable=None, since=START, until=START + timedelta(hours=3))
+            found = causes.summed(acorn.id, by=by, readable=readable, since=START, until=START + timedelta(hours=3))
             seen = {
                 group.of: Counter(
                     {

@@ -87,6 +87,7 @@ async def test_the_choice_blind_to_caches_is_told(rig: Rig) -> None:
     await rig.chat()
     found, record = _cause(rig), rig.records()[-1]
     assert found.blind_replica_id in {str(one.id) for one in rig.acme.pools[0].replicas}
+    assert found.own_pool
     assert found.blind_replica_name == {str(one.id): one.name for one in rig.acme.pools[0].replicas}[found.blind_replica_id or ""]
     assert found.blind_ttft_s is not None
     assert record.expected_ttft_s is not None
