@@ -153,6 +153,9 @@ USE_I18N = False
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 32 * 1024 * 1024  # bytes; a tokenizer.json can be 17 MB
+# What is sent with a form (a trace, which may be text) is never written to a disk; what is larger than this is as if it were not there.
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
+FILE_UPLOAD_MAX_MEMORY_SIZE = 65 * 1024 * 1024  # bytes of the whole form; services.traces.files bounds the trace itself
 
 STATIC_URL = "/static/"
 STATIC_ROOT = env.text("SALTROUTE_STATIC_ROOT", "") or None  # only for collectstatic; a missing directory would be a warning at every start

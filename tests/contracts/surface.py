@@ -21,7 +21,7 @@ from drf_spectacular.generators import SchemaGenerator
 
 from namespaces.models import TenantKeyVersion
 from routing.core.record import DecisionRecord
-from routing.models import Alert, ReconciliationFinding, ReconciliationRun, SloMinute, Webhook, WebhookDelivery
+from routing.models import Alert, ReconciliationFinding, ReconciliationRun, SloMinute, TraceFile, TraceJob, Webhook, WebhookDelivery
 from routing.services import records
 from tenants.models import AuditEntry, Tenant, TenantRow
 from tenants.scoping import tenant_scope
@@ -93,6 +93,8 @@ def operations() -> tuple[Operation, ...]:
 # ---- what a valid request holds --------------------------------------------------------------------------------------------------------------
 
 SAMPLES: dict[str, Any] = {
+    "candidate": {"policy": "round_robin"},
+    "policies": [{"policy": "round_robin"}],
     "content_base64": base64.b64encode(b"{{ another }}").decode(),
     "email": "somebody@example.org",
     "kind": "chat_template",
@@ -187,6 +189,7 @@ def furnished(slug: str, port: int) -> House:
     store(made)
     _counted(made)
     _reconciled(made)
+    _traced(made)
     _alerted(made)
     _captured(made)
     return made
@@ -201,6 +204,15 @@ def _counted(made: House) -> None:
         assert records.store([one]).stored == 1
         cursor.execute("SET ROLE saltroute_app")
     assert made.api().patch("records", {"keep_days": 7}).status_code == 200
+
+
+def _traced(made: House) -> None:
+    """A trace that was sent, and a job over it."""
+    sizes = {"requests": 1, "prompt_tokens": 9, "block_tokens": 512, "timed": True, "span_s": 0.0, "size_bytes": 1, "content": b"x"}
+    with tenant_scope(made.id):
+        file = TraceFile.objects.create(tenant_id=made.id, name=f"{made.slug}.jsonl", **sizes)
+        said = {"kind": "analyze", "input_name": file.name, "parameters": {"work": {"kind": "analyze"}, "notes": []}}
+        TraceJob.objects.create(tenant_id=made.id, file=file, state="failed", finished_at=timezone.now(), **said)
 
 
 def _alerted(made: House) -> None:

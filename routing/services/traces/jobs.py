@@ -107,10 +107,11 @@ def replay(
     Raises:
         Invalid, NothingCaptured, LimitReached: the field says what.
     """
-    found = _input(tenant_id, of, replayed=True)
     if not 1 <= len(policies_wanted) <= MAX_POLICIES:
         raise Invalid(f"Give 1 to {MAX_POLICIES} policies.", field="policies")
-    named = [_policy(tenant_id, found.endpoint, wanted, field=f"policies[{place}]") for place, wanted in enumerate(policies_wanted)]
+    endpoint = None if of.endpoint is None else _endpoint(tenant_id, of.endpoint)
+    named = [_policy(tenant_id, endpoint, wanted, field=f"policies[{place}]") for place, wanted in enumerate(policies_wanted)]
+    found = _input(tenant_id, of, replayed=True)
     shape, assumed = _fleet(tenant_id, found.endpoint, speeds, cache_tokens, residency)
     target_s = slo_ttft_s if slo_ttft_s is not None or found.endpoint is None else fleet.slo_ttft_s(found.endpoint)
     given = {"policies": named, "fleet": shape, "slo_ttft_s": target_s, "speedup": speedup, "seed": seed}
@@ -137,11 +138,12 @@ def review(
         Invalid, NothingCaptured, LimitReached: the field says what.
     """
     row = _endpoint(tenant_id, endpoint)
+    wanted = _policy(tenant_id, row, candidate, field="candidate")
     found = _input(tenant_id, Input(file=file, hours=hours) if file is not None else Input(endpoint=endpoint, hours=hours), replayed=True)
     shape, assumed = _fleet(tenant_id, row, speeds, cache_tokens, None)
     given: dict[str, Any] = {
         "current": NamedPolicy(name=_version_name(row.routing_policy), spec=row.routing_policy.spec),
-        "candidate": _policy(tenant_id, row, candidate, field="candidate"),
+        "candidate": wanted,
         "fleet": shape,
         "slo_ttft_s": fleet.slo_ttft_s(row),
         "assumed": assumed,

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+import msgspec
 from django.http import HttpResponse
 
 from routing.models import TraceJob
@@ -73,6 +74,12 @@ def as_file(row: TraceJob, headers: Mapping[str, str]) -> HttpResponse:
         "X-Content-Type-Options": "nosniff",
     }
     return HttpResponse(row.html, content_type="text/html; charset=utf-8", headers={**headers, **own})
+
+
+def as_json(row: TraceJob, headers: Mapping[str, str]) -> HttpResponse:
+    """A job's figures as a download."""
+    own = {"Content-Disposition": f'attachment; filename="{file_name(row, "json")}"', "X-Content-Type-Options": "nosniff"}
+    return HttpResponse(msgspec.json.encode(row.result), content_type="application/json", headers={**headers, **own})
 
 
 def as_image(svg: str) -> HttpResponse:

@@ -57,3 +57,9 @@ def run(made: Made, row: TraceJob) -> TraceJob:
 def again(made: Made, row: TraceJob) -> TraceJob:
     with tenant_scope(made.id):
         return TraceJob.objects.get(tenant_id=made.id, id=row.id)
+
+
+def found(row: TraceJob) -> dict[str, Any]:
+    """What came of a job that is done."""
+    assert row.result is not None, row.error
+    return dict(row.result)

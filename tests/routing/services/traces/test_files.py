@@ -198,7 +198,7 @@ def test_a_process_that_says_nothing_is_not_waited_for_without_end(monkeypatch: 
     """Silence is told as None, so that its caller can look at other things; then the time is over."""
     monkeypatch.setattr(child, "WAIT_S", 0.01)
     with Child(memory_bytes=2 << 30, processor_s=60) as one:
-        heard = []
+        heard: list[object] = []
         with pytest.raises(ChildEnded, match="too long"):
             heard.extend(one.answers(within_s=0.1))
         assert set(heard) <= {None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -20,9 +22,9 @@ from tenants.scoping import tenant_scope
 from tests.routing.services.captured import keep, packed, record
 from tests.routing.services.made import Made
 from tests.routing.services.rows import ACTOR, actions, an_endpoint
-from tests.routing.services.traces.made import a_file, a_replay, again, an_analysis, mooncake, run
+from tests.routing.services.traces.made import a_file, a_replay, again, an_analysis, found, mooncake, run
 
-SMALL = {"speeds": [1.0, 0.5], "cache_tokens": 100_000}
+SMALL: dict[str, Any] = {"speeds": [1.0, 0.5], "cache_tokens": 100_000}
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +39,9 @@ def test_an_analysis_from_asking_to_its_report(acorn: Made) -> None:
     assert (row.kind, row.state, row.input_name, row.requested_by) == ("analyze", "queued", "day.jsonl", "owner@example.org")
     done = run(acorn, row)
     assert (done.state, done.error, done.done, done.total, done.attempts) == ("done", "", 200, 200, 1)
-    assert done.result["requests"] == 200
-    assert done.result["ceiling_in_session"] > 0.5
-    assert done.result["advice"]["advice"]
+    assert found(done)["requests"] == 200
+    assert found(done)["ceiling_in_session"] > 0.5
+    assert found(done)["advice"]["advice"]
     assert set(done.plots) == {"ceiling", "capacity", "gaps", "concentration", "parting"}
     assert done.html.startswith("<!doctype html>")
     assert (done.holder, done.lease_until, done.checkpoint) == (None, None, None)
@@ -56,8 +58,8 @@ def test_a_replay_takes_stored_policies_and_documents(acorn: Made) -> None:
     row = a_replay(acorn, a_file(acorn), "turns", {"name": "turns", "version": 1}, {"policy": "ettft", "pressure": 0}, slo_ttft_s=2.0, **SMALL)
     done = run(acorn, row)
     assert (done.state, done.error) == ("done", "")
-    assert [one["name"] for one in done.result["runs"]] == ["turns v1", "turns v1", "ettft (pressure 0)"]
-    assert done.result["fleet"].startswith("2 replicas, speed 1, 0.5, 100,000 tokens")
+    assert [one["name"] for one in found(done)["runs"]] == ["turns v1", "turns v1", "ettft (pressure 0)"]
+    assert found(done)["fleet"].startswith("2 replicas, speed 1, 0.5, 100,000 tokens")
     assert (done.done, done.total) == (600, 600)
 
 
@@ -174,7 +176,12 @@ def test_a_job_whose_worker_died_goes_on_from_its_checkpoint(acorn: Made, monkey
     _expire(acorn, row)
     begun: list[int] = []
     renew = running._Held.renew
-    monkeypatch.setattr(running._Held, "renew", lambda held, **given: (begun.append(held.done), renew(held, **given)))
+
+    def told(held: Any, **given: Any) -> None:
+        begun.append(held.done)
+        renew(held, **given)
+
+    monkeypatch.setattr(running._Held, "renew", told)
     assert running.run(acorn.id, row.id) == "done"
     done = again(acorn, row)
     assert (done.attempts, done.done, done.total) == (2, 400, 400)
@@ -186,14 +193,14 @@ def test_a_job_whose_worker_died_goes_on_from_its_checkpoint(acorn: Made, monkey
 def test_who_lost_the_lease_writes_nothing_any_more(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was slow, not dead: another took the job meanwhile; the first stops, and the job ends once."""
     row = a_replay(acorn, a_file(acorn), **SMALL)
-    renew, taken = running._Held.renew, []
+    renew, taken = running._Held.renew, list[Any]()
 
     def overtaken(held: Any, **given: Any) -> None:
         if not taken:
             taken.append(held.holder)
             _expire(acorn, row)
             with monkeypatch.context() as patched:
-                patched.setattr(running, "_one", running.threading.BoundedSemaphore(1))  # another worker
+                patched.setattr(running, "_one", threading.BoundedSemaphore(1))  # another worker
                 assert running.run(acorn.id, row.id) == "done"
         renew(held, **given)
 
@@ -201,15 +208,20 @@ def test_who_lost_the_lease_writes_nothing_any_more(acorn: Made, monkeypatch: py
     assert running.run(acorn.id, row.id) is None
     done = again(acorn, row)
     assert (done.state, done.attempts) == ("done", 2)
-    assert len(done.result["runs"]) == 2
+    assert len(found(done)["runs"]) == 2
 
 
 def test_a_cancelled_job_stops_its_worker(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a look or two, its process with it; what it would have found is nowhere."""
     row = a_replay(acorn, a_file(acorn), **SMALL)
-    renew, pids = running._Held.renew, []
+    renew, pids = running._Held.renew, list[int]()
     opened = child.Child.__enter__
-    monkeypatch.setattr(child.Child, "__enter__", lambda one: (pids.append(one._process.pid), opened(one))[1])
+
+    def noted(one: child.Child) -> child.Child:
+        pids.append(one._process.pid)
+        return opened(one)
+
+    monkeypatch.setattr(child.Child, "__enter__", noted)
 
     def cancelled(held: Any, **given: Any) -> None:
         with tenant_scope(acorn.id):
@@ -221,19 +233,13 @@ def test_a_cancelled_job_stops_its_worker(acorn: Made, monkeypatch: pytest.Monke
     over = again(acorn, row)
     assert (over.state, over.result, over.html, over.checkpoint, over.holder) == ("cancelled", None, "", None, None)
     with pytest.raises(ProcessLookupError):
-        running_pid(pids[0])
+        os.kill(pids[0], 0)
     monkeypatch.undo()
     assert running.run(acorn.id, row.id) is None  # it stays so
     with tenant_scope(acorn.id):
         assert actions(acorn.id)[-1] == "trace_job.cancel"
         jobs.cancel(tenant_id=acorn.id, actor=ACTOR, job_id=row.id)
         assert actions(acorn.id).count("trace_job.cancel") == 1
-
-
-def running_pid(pid: int) -> None:
-    import os
-
-    os.kill(pid, 0)
 
 
 def test_a_process_that_is_killed_costs_an_attempt_and_no_more_than_five(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,9 +375,9 @@ def _captured(acorn: Made, count: int = 160, *, conversations: int = 32) -> Endp
     with tenant_scope(acorn.id):
         endpoint = an_endpoint(acorn.id)
         began = now - timedelta(hours=1)
-        found = captures.enable(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, days=3, share=1.0, now=began)
-    assert found.running is not None
-    capture_id = found.running.id
+        status = captures.enable(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, days=3, share=1.0, now=began)
+    assert status.running is not None
+    capture_id = status.running.id
     keep(
         *(
             record(
@@ -400,23 +406,23 @@ def test_the_same_policy_twice_makes_no_difference(acorn: Made) -> None:
     _captured(acorn)
     done = run(acorn, _review(acorn, {"policy": "ettft"}))
     assert (done.state, done.error) == ("done", "")
-    found = done.result["comparison"]
-    assert (found["requests"], found["groups"]) == (160, 32)
+    compared = found(done)["comparison"]
+    assert (compared["requests"], compared["groups"]) == (160, 32)
     for name in ("mean_change", "p99_change", "hit_points", "tokens_saved"):
-        assert found[name]["low"] <= 0.0 <= found[name]["high"]
-    assert done.result["verdict"] == "none"
-    assert done.result["sentence"].startswith("No difference can be told")
+        assert compared[name]["low"] <= 0.0 <= compared[name]["high"]
+    assert found(done)["verdict"] == "none"
+    assert found(done)["sentence"].startswith("No difference can be told")
 
 
 def test_a_worse_candidate_is_told_with_its_interval(acorn: Made) -> None:
     """Round robin loses the conversations' caches: later first tokens, fewer hits; the page says the same sentence."""
     _captured(acorn)
     done = run(acorn, _review(acorn, {"policy": "round_robin"}))
-    assert done.result["verdict"] == "slower"
-    assert done.result["comparison"]["mean_change"]["low"] > 0
-    assert done.result["comparison"]["tokens_saved"]["high"] < 0
-    assert done.result["sentence"] in done.html
-    assert (done.result["current"]["name"], done.result["candidate"]["name"]) == ("chat v1", "round_robin")
+    assert found(done)["verdict"] == "slower"
+    assert found(done)["comparison"]["mean_change"]["low"] > 0
+    assert found(done)["comparison"]["tokens_saved"]["high"] < 0
+    assert found(done)["sentence"] in done.html
+    assert (found(done)["current"]["name"], found(done)["candidate"]["name"]) == ("chat v1", "round_robin")
     assert set(done.plots) == {"ttft", "hits", "changes"}
 
 
@@ -449,7 +455,7 @@ def test_captured_scopes_share_nothing(acorn: Made) -> None:
         row = jobs.replay(tenant_id=acorn.id, actor=ACTOR, of=Input(endpoint="chat", hours=1), policies_wanted=[{"policy": "ettft"}], **SMALL)
     done = run(acorn, row)
     assert (done.state, done.error) == ("done", "")
-    assert done.result["runs"][0]["ceiling"] == pytest.approx(158 / 160 * 3584 / 4000, abs=0.001)
+    assert found(done)["runs"][0]["ceiling"] == pytest.approx(158 / 160 * 3584 / 4000, abs=0.001)
 
 
 def test_of_much_captured_traffic_the_newest_is_replayed(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,7 +464,7 @@ def test_of_much_captured_traffic_the_newest_is_replayed(acorn: Made, monkeypatc
     monkeypatch.setattr(jobs, "MAX_REPLAY_REQUESTS", 100)
     _captured(acorn)
     done = run(acorn, _review(acorn, {"policy": "ettft"}))
-    assert (done.state, done.error, done.result["requests"]) == ("done", "", 100)
+    assert (done.state, done.error, found(done)["requests"]) == ("done", "", 100)
 
 
 def test_a_capture_that_is_deleted_meanwhile_ends_the_job_in_words(acorn: Made) -> None:
