@@ -27,6 +27,16 @@ def subscribe(listener: Callable[[UUID], None]) -> None:
         _listeners.append(listener)
 
 
+def permit(actor: Actor, action: str) -> None:
+    """Ask whether the actor's role allows a change; for services that order work and record nothing themselves.
+
+    Raises:
+        Forbidden: it does not (tenants.core.actions).
+    """
+    if actor.permissions is not None and actions.needed(action) not in actor.permissions:
+        raise Forbidden(f"This needs the permission {actions.needed(action).value!r}.")
+
+
 def record(
     *,
     tenant_id: UUID,
@@ -46,8 +56,7 @@ def record(
     Raises:
         Forbidden: the actor's role does not allow this change (tenants.core.actions); the transaction takes it back.
     """
-    if actor.permissions is not None and actions.needed(action) not in actor.permissions:
-        raise Forbidden(f"This needs the permission {actions.needed(action).value!r}.")
+    permit(actor, action)
     version: int | None = None
     if publishes:
         # The row lock of this UPDATE orders versions by commit; a sequence would not.

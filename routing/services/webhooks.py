@@ -128,6 +128,7 @@ def send_test(*, tenant_id: UUID, actor: Actor, webhook_id: UUID) -> WebhookDeli
         NotFound: no such webhook in this tenant.
         Conflict: it is switched off, or as many messages wait as may.
     """
+    changes.permit(actor, "webhook.test")
     locks.tenant(tenant_id)
     row = support.locked(Webhook, tenant_id=tenant_id, row_id=webhook_id)
     if not row.enabled:

@@ -12,6 +12,7 @@ from django.db.models import F
 from routing.core.findings import State
 from routing.models import ReconciliationFinding, ReconciliationRun
 from routing.services.audits import wake
+from tenants import changes
 from tenants.actor import Actor
 from tenants.scoping import require_scope
 
@@ -26,7 +27,12 @@ _QUIET = ("routers", "watching", "open", "opened", "resolved", "repairs", "dropp
 
 
 def request(*, tenant_id: UUID, actor: Actor) -> ReconciliationRun:
-    """Ask for a run now; one that waits already is the same. The worker is woken on commit, and the next beat takes what it missed."""
+    """Ask for a run now; one that waits already is the same. The worker is woken on commit, and the next beat takes what it missed.
+
+    Raises:
+        Forbidden: the actor's role does not allow it.
+    """
+    changes.permit(actor, "reconciliation.request")
     require_scope(tenant_id)
     waiting = ReconciliationRun.objects.filter(tenant_id=tenant_id, state="queued").first()
     run = waiting or ReconciliationRun.objects.create(tenant_id=tenant_id, trigger="demand", requested_by=actor.label[:254])
