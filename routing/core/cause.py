@@ -187,14 +187,14 @@ class _Purse:
         self.parts: dict[str, int] = {}
 
     def take(self, part: str, wanted_us: int) -> None:
-        taken = min(self.left_us, max(0, wanted_us))
-        if taken:
+        taken = wanted_us if wanted_us < self.left_us else self.left_us
+        if taken > 0:
             self.parts[part] = self.parts.get(part, 0) + taken
             self.left_us -= taken
 
 
 def _us(value_s: float) -> int:
-    return max(0, round(value_s * 1e6))
+    return round(value_s * 1e6) if value_s > 0 else 0
 
 
 def main(parts_us: Mapping[str, int], *, late: bool) -> str | None:

@@ -286,8 +286,11 @@ class Upstream:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                async with asyncio.timeout_at(deadline_s):
+                if self.response.content.is_eof():  # nothing to wait for
                     piece = await self.read()
+                else:
+                    async with asyncio.timeout_at(deadline_s):
+                        piece = await self.read()
             except TimeoutError:
                 raise UpstreamFailed("idle_timeout" if parts else "first_byte_timeout") from None
             if not piece:

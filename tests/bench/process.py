@@ -45,6 +45,26 @@ async def leave_on_disk(folder: Path, documents: tuple[TenantSnapshot, ...]) -> 
     await router.stop()
 
 
+_LEAVE = """
+import asyncio, pathlib, sys
+from tests.bench.process import leave_on_disk
+from tests.fakes import rig
+document = rig.tenant("acme", (rig.replica_entry(sys.argv[2], "r0"),), {rig.KEY_A: ""})
+asyncio.run(leave_on_disk(pathlib.Path(sys.argv[1]), (document,)))
+"""
+
+
+async def leave_on_disk_by(root: Path, folder: Path, engine: str) -> None:
+    """As :func:`leave_on_disk`, one tenant before one engine, by the code of another tree: what routers keep changes with them.
+
+    Raises:
+        RuntimeError: that tree cannot.
+    """
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _LEAVE, str(folder), engine, cwd=root, env={"PATH": os.environ["PATH"]})
+    if await process.wait():
+        raise RuntimeError(f"the router of {root} left nothing on disk")
+
+
 @dataclass
 class RouterProcess:
     """Start, look at, kill and start again, always on the same ports. ``folder`` is what :func:`leave_on_disk` wrote."""
@@ -54,6 +74,7 @@ class RouterProcess:
     port: int = field(default_factory=free_port)
     internal_port: int = field(default_factory=free_port)
     process: asyncio.subprocess.Process | None = None
+    root: Path = ROOT_FOLDER  # the tree whose router it is
 
     @property
     def url(self) -> str:
@@ -90,7 +111,7 @@ class RouterProcess:
                 "-m",
                 "routing.dataplane",
                 env=env,
-                cwd=ROOT_FOLDER,
+                cwd=self.root,
                 stdout=log,
                 stderr=log,
                 stdin=asyncio.subprocess.DEVNULL,

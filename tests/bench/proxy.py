@@ -1,11 +1,12 @@
 """What a request costs in the router: CPU, throughput of one core, added latency; beside going direct and beside other proxies, in one run.
 
-    python -m tests.bench.proxy [--rounds 8] [--window-s 0.7] [--only ours] [--profile FILE]
+    python -m tests.bench.proxy [--rounds 8] [--window-s 0.7] [--only saltroute] [--before FOLDER]
 
 The proxy under test has one core, engine and client the other. All processes run from the start; windows of the arms alternate, so whatever else
 the machine does hits all alike, and of each figure the median over the windows is shown (CPU: the 25th percentile, which neighbours disturb least).
 Throughput: 16 connections that ask at once again. Latency: one connection, less what going direct takes. A stream has 32 events, 1 ms apart; its
-latency is that of the first event. Writes docs/benchmarks/proxy.md; nothing is asserted.
+latency is that of the first event. ``--before``: a tree of an earlier commit, whose router is one more arm. Writes docs/benchmarks/proxy.md, unless
+arms are left out or added; nothing is asserted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-from tests.bench.process import RouterProcess, free_port, leave_on_disk
+from tests.bench.process import RouterProcess, free_port, leave_on_disk_by
 from tests.bench.proxy_parts import MODEL
 from tests.bench.routing_arms import PEERS
 from tests.bench.traffic import quantile, quiet
@@ -193,16 +194,16 @@ async def _until_it_answers(port: int, process: asyncio.subprocess.Process) -> N
 
 
 @asynccontextmanager
-async def _ours(engine: int, folder: Path, core: int) -> AsyncIterator[Target]:
-    document = rig.tenant("acme", (rig.replica_entry(f"http://127.0.0.1:{engine}", "r0"),), {rig.KEY_A: ""})
-    await leave_on_disk(folder, (document,))
-    router = RouterProcess(folder)
+async def _ours(name: str, root: Path, engine: int, folder: Path, core: int) -> AsyncIterator[Target]:
+    await asyncio.to_thread(folder.mkdir)
+    await leave_on_disk_by(root, folder, f"http://127.0.0.1:{engine}")
+    router = RouterProcess(folder, root=root)
     await router.start()
     try:
         if router.process is None:
             raise RuntimeError("not started")
         _pin(router.process.pid, core)
-        yield Target("saltroute", router.port, router.process.pid)
+        yield Target(name, router.port, router.process.pid)
     finally:
         await router.kill()
 
@@ -220,14 +221,16 @@ def _peer_commands(engine: int) -> list[tuple[str, int, list[str]]]:
     return found
 
 
-async def _targets(stack: AsyncExitStack, folder: Path, only: Sequence[str]) -> list[Target]:
+async def _targets(stack: AsyncExitStack, folder: Path, only: Sequence[str], before: Path | None) -> list[Target]:
     engine, plain = free_port(), free_port()
     here, there = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     python = [sys.executable, "-m", "tests.bench.proxy_parts"]
     await stack.enter_async_context(_process("engine", engine, [*python, "engine", str(engine)], there))
     targets = [Target("direct", engine)]
     if not only or "saltroute" in only:
-        targets.append(await stack.enter_async_context(_ours(engine, folder, here)))
+        targets.append(await stack.enter_async_context(_ours("saltroute", ROOT_FOLDER, engine, folder / "now", here)))
+    if before is not None:
+        targets.append(await stack.enter_async_context(_ours("saltroute before", before, engine, folder / "before", here)))
     if not only or "aiohttp" in only:
         targets.append(
             await stack.enter_async_context(_process("aiohttp pass-through", plain, [*python, "passthrough", str(plain), str(engine)], here))
@@ -243,11 +246,11 @@ async def _targets(stack: AsyncExitStack, folder: Path, only: Sequence[str]) -> 
     return targets
 
 
-async def _run(rounds: int, window_s: float, only: Sequence[str]) -> list[str]:
+async def _run(rounds: int, window_s: float, only: Sequence[str], before: Path | None) -> list[str]:
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
-            targets = await _targets(stack, Path(folder), only)
+            targets = await _targets(stack, Path(folder), only, before)
             for name, size, stream in CASES:
                 figures = {one.name: Figures() for one in targets}
                 for _ in range(rounds):
@@ -277,11 +280,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--window-s", type=float, default=0.7)
     parser.add_argument("--only", action="append", default=[], choices=("saltroute", "aiohttp", "smg", "vllm-router"), help="may be repeated")
+    parser.add_argument("--before", type=Path, help="a tree of an earlier commit, installed for the same interpreter")
     options = parser.parse_args(arguments)
     quiet()
     load = os.getloadavg()[0]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        lines = runner.run(_run(options.rounds, options.window_s, options.only))
+        lines = runner.run(_run(options.rounds, options.window_s, options.only, options.before))
     preface = [
         "# What a request costs",
         "",
@@ -290,7 +294,7 @@ def main(arguments: Sequence[str]) -> int:
         "stands side by side compares. Requests/s are those of 16 connections in a closed loop; of a stream, 32 events 1 ms apart bound them. Direct",
         "latency in brackets.",
     ]
-    if not options.only:
+    if not options.only and options.before is None:
         REPORT.write_text("\n".join([*preface, *lines]) + "\n")
     return 0
 
