@@ -16,6 +16,7 @@ class Engine:
     JSON by which a request makes the engine report, among its events, all cached blocks that it reuses; None: it has no such thing.
     ``transfer_field`` is the member by which a prompt's KV cache goes from one engine to another; None: the family cannot.
     ``checks_model``: it refuses names that ``/v1/models`` does not list; other families answer whatever name they are asked for.
+    ``events_path`` is where KV events are drained by a POST; None: the family publishes them, or has none.
     ``proof`` says how far the adapter was tried.
     """
 
@@ -28,3 +29,4 @@ class Engine:
     full_report: tuple[str, str, str] | None = None
     transfer_field: str | None = None
     checks_model: bool = False
+    events_path: str | None = None

@@ -2,13 +2,15 @@
 
 They are polled over HTTP as a JSON list. Each event has its own number, a ``data`` object that its ``type`` describes (created, stored, removed,
 updated), the attention window it belongs to and, with attention data parallelism, a rank. A stored block lists its tokens, its cache level (0 is GPU
-memory, 1 the host's) and its salt. The last block of a prompt may be partial: it, and what continues it, is no whole block and left out.
+memory, 1 the host's) and its salt. The last block of a prompt may be partial: it, and what continues it, is no whole block and left out. How many
+tokens a whole block has is not told; every block that another follows is whole, so the first of those tells (:class:`BlockSize`).
 
-Source: the serialiser in TensorRT-LLM's repository (``tensorrt_llm/_utils.py``); unproven against a live engine.
+Source: the serialiser in TensorRT-LLM's repository (``tensorrt_llm/_utils.py``), with salts since its pull request 13051; unproven on a live engine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +20,6 @@ from routing.core import blocks
 from routing.core.kv_events import (
     MAX_BLOCKS,
     MAX_EVENTS,
-    MAX_MESSAGE_BYTES,
     MAX_NAME_CHARACTERS,
     Batch,
     Cleared,
@@ -30,6 +31,8 @@ from routing.core.kv_events import (
     Unknown,
 )
 
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+MAX_EVENT_BYTES = 2 * 1024 * 1024  # 30,000 tokens: each is an object of its own
 LEVELS: Final = ("GPU", "CPU")
 _WireHash = int | str
 
@@ -89,6 +92,9 @@ class _Event(msgspec.Struct, gc=False):
     attention_dp_rank: int | None = None
 
 
+MAX_WAITING = 1024  # events that wait until the size of a block is known
+MAX_WAITING_BYTES = 1024 * 1024
+
 _Data = _StoredData | _RemovedData | _UpdatedData | _CreatedData
 _events = msgspec.json.Decoder(list[_Event])
 _data: msgspec.json.Decoder[_Data] = msgspec.json.Decoder(_Data)
@@ -96,21 +102,62 @@ _tagged = msgspec.json.Decoder(_Tagged)
 _TAGS: Final = frozenset({"stored", "removed", "updated", "created"})
 
 
-def decode(payload: bytes, *, block_tokens: int) -> tuple[Numbered, ...]:
-    """Read one answer. ``block_tokens`` is the engine's ``tokens_per_block``, which events do not tell.
+class BlockSize:
+    """How many tokens a block of one engine has, once that showed. Events that cannot be read before wait here. One for each process of an engine."""
+
+    def __init__(self, tokens: int | None = None) -> None:
+        self.tokens = tokens
+        self._waiting: list[_Event] = []
+        self._waiting_bytes = 0
+        self._single: dict[_WireHash, int] = {}  # tokens of blocks that came alone, by hash
+
+    def _learn(self, event: _Event) -> list[_Event]:
+        """The events that can be read now, in order."""
+        if self.tokens is None:
+            self.tokens = self._shown_by(event)
+        if self.tokens is None:
+            self._waiting.append(event)
+            self._waiting_bytes += len(bytes(event.data))
+            if len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
+                self._forget()  # their numbers will be missing
+            return []
+        ready = [*self._waiting, event]
+        self._forget()
+        return ready
+
+    def _forget(self) -> None:
+        self._waiting, self._waiting_bytes, self._single = [], 0, {}
+
+    def _shown_by(self, event: _Event) -> int | None:
+        if _tagged.decode(event.data).type != "stored":
+            return None
+        data = _data.decode(event.data)
+        if not isinstance(data, _StoredData) or not data.blocks:
+            return None
+        if len(data.blocks) > 1:
+            return len(data.blocks[0].tokens) or None
+        self._single[data.blocks[0].block_hash] = len(data.blocks[0].tokens)
+        return None if data.parent_hash is None else self._single.get(data.parent_hash) or None
+
+
+def decode(payload: bytes, size: BlockSize) -> Iterator[Numbered]:
+    """Read one answer, an event at a time: whoever shares a thread rests in between.
 
     Raises:
-        EventError: it is too large, no list of events, or one of its known events is malformed.
+        EventError: it is too large, no list of events, or one of its known events is malformed; what came before is good.
     """
-    if len(payload) > MAX_MESSAGE_BYTES:
-        raise EventError(f"an answer of {len(payload)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+    if len(payload) > MAX_ANSWER_BYTES:
+        raise EventError(f"an answer of {len(payload)} bytes; at most {MAX_ANSWER_BYTES} are read")
     try:
         events = _events.decode(payload)
         if len(events) > MAX_EVENTS:
             raise EventError(f"{len(events)} events in one answer; at most {MAX_EVENTS} are read")
-        return tuple(
-            Numbered(event.event_id, Batch(0.0, _read(event.data, event.window_size or 0, block_tokens), event.attention_dp_rank)) for event in events
-        )
+        for event in events:
+            if len(bytes(event.data)) > MAX_EVENT_BYTES:
+                continue  # its number will be missing
+            for ready in size._learn(event):
+                read = _read(ready.data, ready.window_size or 0, size.tokens or 0)
+                yield Numbered(ready.event_id, Batch(0.0, read, ready.attention_dp_rank))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise EventError(f"not a list of events: {str(error)[:MAX_NAME_CHARACTERS]}") from error
 

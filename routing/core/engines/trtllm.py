@@ -12,4 +12,5 @@ ENGINE = Engine(
     stripped_inside=INSIDE,
     forced={},
     proof="from specification and recordings, unproven",
+    events_path="/kv_cache_events",
 )

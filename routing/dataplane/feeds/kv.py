@@ -16,8 +16,10 @@ from collections.abc import Hashable
 
 import aiohttp
 
+from routing.core.engines import ENGINES
 from routing.dataplane import learn
 from routing.dataplane.feeds import kv_sources, load
+from routing.dataplane.feeds.kv_polled import PolledSubscription
 from routing.dataplane.feeds.kv_pump import Pump
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.feeds.kv_subscription import Subscription
@@ -34,7 +36,7 @@ class KvFeed:
     def __init__(self, plane: Plane, *, resolver: aiohttp.abc.AbstractResolver | None = None) -> None:
         self._plane = plane
         self._given_resolver = resolver
-        self._subscriptions: dict[tuple[str, int], Subscription] = {}
+        self._subscriptions: dict[tuple[str, int], Subscription | PolledSubscription] = {}
         self._owners: dict[str, Hashable] = {}
         self._owners_of: object = None  # the view that they are from
         self._looked_s = self._evicted_s = -math.inf
@@ -89,14 +91,18 @@ class KvFeed:
         for target, (engine, source) in wanted.items():
             if target not in self._subscriptions:
                 account = self._plane.kv_waiting.account(self._owner(engine.url))
-                self._subscriptions[target] = Subscription(self._plane, self, engine, source, account)
+                follow = PolledSubscription if source is kv_sources.POLLED else Subscription
+                self._subscriptions[target] = follow(self._plane, self, engine, source, account)
 
     def _wanted(self) -> dict[tuple[str, int], tuple[Engine, Source]]:
         found: dict[tuple[str, int], tuple[Engine, Source]] = {}
         for url, replica in self._plane.replicas.items():
             engine = self._plane.engine(url)
-            for source in kv_sources.sources(replica.entry.kv_events, engine.sources) or ():
+            known = kv_sources.sources(replica.entry.kv_events, engine.sources)
+            for source in known or ():
                 found[url, source.rank] = (engine, source)
+            if not known and ENGINES[replica.entry.engine].events_path is not None:
+                found[url, 0] = (engine, kv_sources.POLLED)
         return found
 
     def _owner(self, url: str) -> Hashable:

@@ -39,8 +39,11 @@ class _Said(msgspec.Struct):
     enable_kv_cache_events: bool = True
 
 
+POLLED = Source(rank=0, port=0, replay_port=None, topic=None)  # no socket at all: the engine is asked over HTTP
+
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _said_decoder = msgspec.json.Decoder(_Said)
+POLLED = Source(rank=0, port=0, replay_port=None, topic=None)  # no socket at all: the engine is asked over HTTP
 
 
 def read(page: bytes) -> tuple[Source, ...]:

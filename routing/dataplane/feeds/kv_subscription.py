@@ -38,13 +38,13 @@ MAX_REPLAY_MESSAGES = 100_000
 MAX_REPLAY_BYTES = 512 * 1024 * 1024
 RETRY_MAX_S = 30.0
 KNOWN_SHARE = 0.95  # of a cache: so much seen since a late start, and what lay there before is gone
-_UNUSABLE: dict[Unusable, Reason] = {
+UNUSABLE: dict[Unusable, Reason] = {
     "unknown_spec_kind": "unknown_spec_kind",
     "block_size": "block_size",
     "hash_conflict": "unsupported",
     "too_many_groups": "unsupported",
 }
-_INCOMPLETE: tuple[Reason, ...] = ("late_join", "relearning", "gap")  # over once all that the engine holds is known
+INCOMPLETE: tuple[Reason, ...] = ("late_join", "relearning", "gap")  # over once all that the engine holds is known
 log = logging.getLogger("saltroute.events")
 
 
@@ -281,19 +281,7 @@ class Subscription:
 
     def look(self, sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
         """Conditions that depend on how much is held, and on what answers taught."""
-        book, capacity_tokens = self._plane.residency, self.engine.capacity_tokens
-        held = sizes.credited + sizes.parked + sizes.orphans + sizes.ignored
-        block_tokens = max(self._plane.events.block_sizes(self.target), default=0)
-        if capacity_tokens and block_tokens and held * block_tokens >= KNOWN_SHARE * capacity_tokens:
-            book.drop(self.target, *_INCOMPLETE, now_s=now_s)
-        if over_budget and sizes.credited:
-            book.add(self.target, "budget", now_s)
-        else:
-            book.drop(self.target, "budget", now_s=now_s)
-        if self._plane.trust.verdict((self.target[0], 0)) in ("demote", "flag"):
-            book.add(self.target, "kappa", now_s)
-        else:
-            book.drop(self.target, "kappa", now_s=now_s)
+        look(self._plane, self.engine, self.target, sizes, over_budget=over_budget, now_s=now_s)
 
     def relearn(self) -> None:
         """Answers contradict what the events promise. From here on a removal takes all copies of a block along, which errs on the safe side.
@@ -347,7 +335,7 @@ class Subscription:
             else:
                 self._begin_anew(now_s, "gap")
         else:
-            whole: tuple[Reason, ...] = () if self._lost else _INCOMPLETE
+            whole: tuple[Reason, ...] = () if self._lost else INCOMPLETE
             book.drop(self.target, "subscribing", "restart", "replay", "stale", *whole, now_s=now_s)
 
     def _restarted(self, action: Restarted, now_s: float) -> None:
@@ -400,9 +388,26 @@ class Subscription:
             engine.evicted_blocks += applied.removed
         if applied.cleared:  # the cache is empty, and that is all there is to know
             self._lost = False
-            self._plane.residency.drop(self.target, *_INCOMPLETE, now_s=now_s)
+            self._plane.residency.drop(self.target, *INCOMPLETE, now_s=now_s)
         if applied.unusable is not None:
-            self._plane.residency.add(self.target, _UNUSABLE[applied.unusable], now_s)
+            self._plane.residency.add(self.target, UNUSABLE[applied.unusable], now_s)
 
     def _count(self, kind: str) -> None:
         self._plane.metrics.kv_messages.labels(kind=kind).inc()
+
+
+def look(plane: Plane, engine: Engine, target: tuple[str, int], sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
+    """Set or drop the conditions of a target that depend on how much of it is held, and on what answers taught."""
+    book, capacity_tokens = plane.residency, engine.capacity_tokens
+    held = sizes.credited + sizes.parked + sizes.orphans + sizes.ignored
+    block_tokens = max(plane.events.block_sizes(target), default=0)
+    if capacity_tokens and block_tokens and held * block_tokens >= KNOWN_SHARE * capacity_tokens:
+        book.drop(target, *INCOMPLETE, now_s=now_s)
+    if over_budget and sizes.credited:
+        book.add(target, "budget", now_s)
+    else:
+        book.drop(target, "budget", now_s=now_s)
+    if plane.trust.verdict((target[0], 0)) in ("demote", "flag"):
+        book.add(target, "kappa", now_s)
+    else:
+        book.drop(target, "kappa", now_s=now_s)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from routing.core import blocks, kv_events, kv_events_trtllm
 from routing.core.kv_events import Batch, Cleared, EventError, Removed, Stored, Unknown, decode, salt_of
+from routing.core.kv_events_trtllm import BlockSize
 from tests.routing.core.kv_stream import salt
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -245,6 +246,10 @@ def _json(*events: object) -> bytes:
     return json.dumps(list(events)).encode()
 
 
+def _polled(payload: bytes, size: BlockSize | None = None) -> list[kv_events_trtllm.Numbered]:
+    return list(kv_events_trtllm.decode(payload, size or BlockSize()))
+
+
 def _block(own: int, token_ids: list[int], **more: object) -> dict[str, object]:
     listed = [{"type": "unique_token", "token_id": token, "token_extra_id": 0} for token in token_ids]
     return {"type": "stored_block", "block_hash": own, "tokens": listed, "cache_level": 0, "priority": 35, **more}
@@ -252,7 +257,7 @@ def _block(own: int, token_ids: list[int], **more: object) -> dict[str, object]:
 
 def test_tensorrt_llm_stores_moves_and_removes() -> None:
     stored = {"type": "stored", "parent_hash": None, "blocks": [_block(1, [5, 6], cache_salt=salt("A")), _block(2, [7, 8]), _block(3, [9])]}
-    answer = kv_events_trtllm.decode(
+    answer = _polled(
         _json(
             {"event_id": 0, "data": {"type": "created", "num_blocks_per_cache_level": [10, 0]}, "window_size": 128},
             {"event_id": 1, "data": stored, "attention_dp_rank": 1},
@@ -264,7 +269,6 @@ def test_tensorrt_llm_stores_moves_and_removes() -> None:
             {"event_id": 4, "data": {"type": "updated", "block_hash": 1, "cache_level": None, "priority": {"old_value": 1, "new_value": 2}}},
             {"event_id": 5, "data": {"type": "later", "x": 1}},
         ),
-        block_tokens=2,
     )
     assert [each.seq for each in answer] == [0, 1, 2, 3, 4, 5]
     assert answer[1].batch.rank == 1
@@ -283,7 +287,7 @@ def test_tensorrt_llm_stores_moves_and_removes() -> None:
 
 def test_tensorrt_llm_media_are_no_plain_blocks() -> None:
     stored = {"type": "stored", "parent_hash": 9, "blocks": [_block(1, [5, 6], mm_keys=[{"type": "mm_key", "hash": "ab", "start_offset": 0}])]}
-    (answer,) = kv_events_trtllm.decode(_json({"event_id": 1, "data": stored}), block_tokens=2)
+    (answer,) = _polled(_json({"event_id": 1, "data": stored}), BlockSize(2))
     (event,) = answer.batch.events
     assert isinstance(event, Stored)
     assert event.extra_keys == ((("media",),),)
@@ -302,10 +306,29 @@ def test_tensorrt_llm_media_are_no_plain_blocks() -> None:
 )
 def test_tensorrt_llm_malformed_answers_are_refused(payload: bytes) -> None:
     with pytest.raises(EventError):
-        kv_events_trtllm.decode(payload, block_tokens=2)
+        _polled(payload)
 
 
 def test_tensorrt_llm_token_ids_are_bounded() -> None:
     stored = {"type": "stored", "parent_hash": None, "blocks": [_block(1, [5, -6])]}
     with pytest.raises(EventError, match="token id"):
-        kv_events_trtllm.decode(_json({"event_id": 1, "data": stored}), block_tokens=2)
+        _polled(_json({"event_id": 1, "data": stored}), BlockSize(2))
+
+
+def test_tensorrt_llm_tells_no_block_size_until_a_block_has_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that came alone may be a prompt's partial end. What came before is read once the size showed, in order."""
+
+    def stored(number: int, parent: int | None, *blocks: dict[str, object]) -> dict[str, object]:
+        return {"event_id": number, "data": {"type": "stored", "parent_hash": parent, "blocks": list(blocks)}}
+
+    size = BlockSize()
+    assert _polled(_json(stored(0, None, _block(1, [5])), {"event_id": 1, "data": {"type": "removed", "block_hashes": [9]}}), size) == []
+    assert _polled(_json(stored(2, None, _block(2, [5, 6]))), size) == []
+    answer = _polled(_json(stored(3, 2, _block(3, [7, 8])), stored(4, 3, _block(4, [9]))), size)
+    assert size.tokens == 2
+    assert [each.seq for each in answer] == [0, 1, 2, 3, 4]
+    assert [len(each.batch.events) for each in answer] == [0, 2, 1, 1, 0]
+    monkeypatch.setattr(kv_events_trtllm, "MAX_WAITING", 2)
+    size = BlockSize()
+    assert _polled(_json(*[stored(number, None, _block(number, [5, 6])) for number in range(3)]), size) == []
+    assert [each.seq for each in _polled(_json(stored(3, None, _block(8, [5, 6]), _block(9, [1]))), size)] == [3]  # those before are lost

@@ -14,6 +14,7 @@ import pytest
 from routing.core.sequence import Apply
 from routing.core.snapshot import KvEvents
 from routing.dataplane.feeds import kv_subscription, load
+from routing.dataplane.feeds.kv_subscription import Subscription
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.replica import FakeReplica, Script
 from tests.fakes.rig import KEY_A, KEY_B, Rig, bumped, replica_entry, until
@@ -308,6 +309,7 @@ async def test_after_long_silence_everything_is_forgotten_and_asked_for_again(ri
     await source.stop()
     await until(lambda: standing(rig, rig.a) == ("degraded", "stale"))
     (subscription,) = rig.router.kv._subscriptions.values()
+    assert isinstance(subscription, Subscription)
     subscription.tick(time.monotonic() + 29.0)
     assert held(rig, rig.a) == 20
     for _ in range(3):
@@ -500,6 +502,7 @@ async def test_a_huge_batch_and_thousands_that_waited_are_applied_a_piece_at_a_t
     """One step of the pump does a bounded piece of work, whatever came in at once; and in order."""
     salt = await exact(rig, source)
     (subscription,) = rig.router.kv._subscriptions.values()
+    assert isinstance(subscription, Subscription)
     waited = [Apply(number, source.batch(chain(1, salt, first=70_000 + number * BLOCK, base=9000 + number)), 0) for number in range(300)]
     subscription._act([Apply(0, source.batch(chain(2000, salt)), 0), *waited, Apply(1, source.batch(removed(*range(2000, 1500, -1))), 0)])
     before, steps, largest = 0, 0, 0
