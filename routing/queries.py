@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -211,6 +211,9 @@ def latest_versions(tenant_id: UUID, policy_ids: list[UUID]) -> dict[UUID, Polic
     return {row.policy_id: row for row in rows}
 
 
+Audits = Literal["none", "only", "all"]  # whether a list holds probes of isolation audits
+AUDITS = Q(record__has_key="audit")  # what is false is left out of a stored record
+
 # ---- decisions ---------------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +228,7 @@ class DecisionFilter:
     since: datetime | None = None
     until: datetime | None = None
     slower_than_s: float | None = None
+    audits: Audits = "none"
 
 
 def decisions(tenant_id: UUID, wanted: DecisionFilter) -> QuerySet[DecisionRow]:
@@ -232,7 +236,10 @@ def decisions(tenant_id: UUID, wanted: DecisionFilter) -> QuerySet[DecisionRow]:
     exact = {"endpoint_id": wanted.endpoint_id, "key_id": wanted.key_id, "replica_id": wanted.replica_id, "outcome": wanted.outcome}
     bounds = {"started_at__gte": wanted.since, "started_at__lt": wanted.until, "ttft_s__gt": wanted.slower_than_s}
     given = {name: value for name, value in {**exact, **bounds}.items() if value is not None}
-    return DecisionRow.objects.filter(tenant_id=tenant_id, **given).defer("record")
+    rows = DecisionRow.objects.filter(tenant_id=tenant_id, **given).defer("record")
+    if wanted.audits == "none":
+        return rows.exclude(AUDITS)
+    return rows.filter(AUDITS) if wanted.audits == "only" else rows
 
 
 def decision(tenant_id: UUID, decision_id: UUID) -> tuple[DecisionRow, DecisionRecord]:

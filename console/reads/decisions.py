@@ -41,6 +41,7 @@ def parse(query: Mapping[str, str]) -> Asked:
         key_id=as_uuid(query.get("key", "")),
         outcome=query.get("outcome") if query.get("outcome") in OUTCOMES else None,
         slower_than_s=_milliseconds(query.get("slower", "")),
+        audits="only" if query.get("audits") == "only" else "none",
     )
     return Asked(filter=wanted, missed=query.get("missed") == "1", before=before, before_id=before_id)
 

@@ -30,7 +30,7 @@ IN_ORDER = (
     "unexplained",
     "generation",
 )
-_FILTERS = ("endpoint", "key", "outcome", "slower", "missed")
+_FILTERS = ("endpoint", "key", "outcome", "slower", "missed", "audits")
 
 
 class Decisions(TenantPage):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 from django.utils.dateparse import parse_datetime
@@ -31,6 +31,7 @@ _FILTERS = (
     OpenApiParameter("since", datetime, description="Started at or after; RFC 3339 with a time zone."),
     OpenApiParameter("until", datetime, description="Started before."),
     OpenApiParameter("slower_than_ms", int, description="Time to first token above this."),
+    OpenApiParameter("audits", str, enum=list(get_args(queries.Audits)), description="Probes of isolation audits: none of them without it."),
     OpenApiParameter("order", str, enum=["newest", "slowest"], description="Newest first without it; slowest by time to first token."),
 )
 
@@ -72,6 +73,7 @@ class DecisionCollection(DecisionView):
             since=moment(query.get("since"), "since"),
             until=moment(query.get("until"), "until"),
             slower_than_s=None if slower is None else int(slower) / 1000,
+            audits=cast(queries.Audits, word(request, "audits", get_args(queries.Audits)) or "none"),
         )
 
     def _replica(self, reference: str | None) -> str | None:

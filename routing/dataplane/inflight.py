@@ -439,6 +439,7 @@ class Flight:
             transfer=None if self.transfer is None else self.transfer.record(),
             cause=causes.conclude(self.plane, self, now_s=time.monotonic()),
             alarm=self.alarm,
+            audit=self.probe is not None,
             attempts=tuple(self.attempts),
         )
         asked = endpoint is not None and self.started_at < endpoint.entry.explain_until

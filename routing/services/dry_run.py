@@ -81,7 +81,8 @@ def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bo
     In the tenant's scope. ``whole`` as in :func:`routing.services.trials.report`; ``own_replica_ids`` as in :mod:`routing.services.disclosure`.
     """
     since = now - WINDOW
-    recent = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since).order_by("-started_at")
+    recent = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since).exclude(queries.AUDITS)
+    recent = recent.order_by("-started_at")
     oldest = recent.values_list("started_at", flat=True)[MAX_SCANNED : MAX_SCANNED + 1].first()  # by the index; few rows keep candidates
     since = since if oldest is None else oldest
     rows = list(recent.filter(started_at__gte=since, record__has_key="candidates")[: MAX_DECISIONS + 1])

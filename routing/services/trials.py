@@ -176,6 +176,7 @@ def report(*, tenant_id: UUID, endpoint: Endpoint, whole: bool, now: datetime) -
     parts = {name: KeyTransform(name, "record") for name in ("trial", "policy", "policy_version", "expected_cached_tokens")}
     rows = list(
         DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since)
+        .exclude(queries.AUDITS)
         .order_by("-started_at")
         .values(*columns, **{f"record_{name}": part for name, part in parts.items()})[: MAX_DECISIONS + 1]
     )

@@ -72,6 +72,7 @@ async def test_probes_are_stripped_salted_and_recorded_as_clients_requests_are(r
         "host", "content-type", "accept", "accept-encoding", "user-agent", "x-request-id", "x-saltroute-hop", "traceparent", "content-length",
     }  # fmt: skip
     (record,) = rig.records()
+    assert record.audit
     assert (record.route, record.outcome, record.key_id, record.scope_id) == (route.name, "ok", None, None)
     assert (record.tenant_id, record.endpoint_id, record.replica_name) == (rig.acme.tenant_id, rig.acme.endpoints[0].id, "A")
     assert record.namespace != rig.namespace().public_id
