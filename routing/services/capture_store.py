@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import DataError, IntegrityError, transaction
+from django.db import DataError, IntegrityError
 
 from routing.core.capture import ID_BYTES, CaptureRecord
-from routing.services.record_store import Stored, insert_rows
+from routing.services.record_store import Stored, insert_rows, insert_together
 
 _REQUEST = {
     "id": "uuid",
@@ -53,33 +53,16 @@ def store(records: Sequence[CaptureRecord]) -> Stored:
         OperationalError, InterfaceError: PostgreSQL is away; of what was committed by then a repeat counts nothing twice.
     """
     try:
-        return _store_together(records)
+        return insert_together(records, _insert, _account)
     except (IntegrityError, DataError):
         done = Stored()
         for record in records:
             try:
-                one = _store_together((record,))
+                one = insert_together((record,), _insert, _account)
             except (IntegrityError, DataError):
                 one = Stored(refused=1)
             done = Stored(done.stored + one.stored, done.repeated + one.repeated, done.refused + one.refused)
         return done
-
-
-def _store_together(records: Sequence[CaptureRecord]) -> Stored:
-    if not records:
-        return Stored()
-    with transaction.atomic():
-        all_new = _insert(records) == len(records)
-        if all_new:
-            _account(records)
-        else:
-            transaction.set_rollback(True)
-    if all_new:
-        return Stored(stored=len(records))
-    with transaction.atomic():
-        new = [one for one in records if _insert([one])]
-        _account(new)
-    return Stored(stored=len(new), repeated=len(records) - len(new))
 
 
 def _insert(records: Sequence[CaptureRecord]) -> int:

@@ -7,10 +7,10 @@ PostgreSQL says how many rows a statement inserted: where that is not all of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -19,6 +19,8 @@ from django.db import DataError, IntegrityError, connection, transaction
 from routing.core import replica_state, rollup
 from routing.core.record import DecisionRecord
 from routing.core.replica_state import ReplicaState
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +58,28 @@ def store(records: Sequence[DecisionRecord], unusable: Sequence[DecisionRecord] 
 def _store_together(records: Sequence[DecisionRecord], unusable: Sequence[DecisionRecord]) -> Stored:
     if not records and not unusable:
         return Stored()
+
+    def beside(new: Sequence[DecisionRecord]) -> None:
+        _add_up(new)
+        _account(new, unusable)
+
+    return insert_together(records, _insert, beside)
+
+
+def insert_together(rows: Sequence[Row], insert: Callable[[Sequence[Row]], int], beside: Callable[[Sequence[Row]], None]) -> Stored:
+    """Insert rows, and what goes with those that are new in one transaction. ``insert`` says how many were: where not all, they go one by one."""
     with transaction.atomic():
-        all_new = _insert(records) == len(records)
+        all_new = insert(rows) == len(rows)
         if all_new:
-            _add_up(records)
-            _account(records, unusable)
+            beside(rows)
         else:
             transaction.set_rollback(True)
     if all_new:
-        return Stored(stored=len(records))
+        return Stored(stored=len(rows))
     with transaction.atomic():
-        new = [one for one in records if _insert([one])]
-        _add_up(new)
-        _account(new, unusable)
-    return Stored(stored=len(new), repeated=len(records) - len(new))
+        new = [one for one in rows if insert([one])]
+        beside(new)
+    return Stored(stored=len(new), repeated=len(rows) - len(new))
 
 
 def store_states(states: Sequence[ReplicaState]) -> Stored:
