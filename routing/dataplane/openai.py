@@ -20,6 +20,7 @@ from routing.core.body import Body
 from routing.dataplane import errors
 
 MAX_SUBDIVISION_CHARACTERS = 128
+OPENING_CHARACTERS = 4096
 _PROMPT_CHANGES = ("truncate_prompt_tokens", "prompt_embeds")  # members that make another prompt of the given ids
 
 
@@ -44,12 +45,18 @@ class Call:
 
     @property
     def opening(self) -> bytes:
-        """What tells conversations apart that share their system prompt, and stays while they grow: the first thing the user said, as bytes.
+        """What tells conversations apart that share their system prompt, and stays while they grow: the first thing the user said, as bytes. Of a
+        long text its beginning and its length.
 
         Empty where there is no such thing.
         """
-        messages = self.body.value.get("messages", ())
-        return next((msgspec.json.encode(message) for message in messages if message.get("role") == "user"), b"")
+        first = next((message for message in self.body.value.get("messages", ()) if message.get("role") == "user"), None)
+        if first is None:
+            return b""
+        text = first.get("content")
+        if isinstance(text, str) and len(text) > OPENING_CHARACTERS:
+            first = {**first, "content": [text[:OPENING_CHARACTERS], len(text)]}
+        return msgspec.json.encode(first)
 
 
 def read(raw: bytes, shape: Callable[[dict[str, Any]], None], media_hosts: Sequence[str]) -> Call:

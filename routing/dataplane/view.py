@@ -98,6 +98,13 @@ class TenantView:
         """
         if self.key is None:
             raise ValueError("tenant key is missing")
+        question = (endpoint.id, scope_path, key_id, tuple(sorted(context.items())), subdivision)  # all that a name is made of, within one snapshot
+        known = self.namespaces.get(question)
+        if lookups is not None and endpoint.sharing != "none":
+            lookups.hits += known is not None
+            lookups.misses += known is None
+        if known is not None:
+            return known
         levels = subject.scope_levels("" if endpoint.sharing == "tenant" else scope_path, self.scopes)
         built = subject.build(
             tenant=self.snapshot,
@@ -108,18 +115,12 @@ class TenantView:
             client_subdivision=subdivision,
             request_nonce=os.urandom(16),
         )
-        if built.request_nonce is not None:
-            return derive(self.key, built)
-        question = (endpoint.id, scope_path, built.key_id, built.context, built.client_subdivision)
-        known = self.namespaces.get(question)
-        if lookups is not None:
-            lookups.hits += known is not None
-            lookups.misses += known is None
-        if known is None:
-            known = self.namespaces[question] = derive(self.key, built)
+        made = derive(self.key, built)
+        if built.request_nonce is None:
+            self.namespaces[question] = made
             if len(self.namespaces) > MAX_NAMESPACES:
                 self.namespaces.popitem(last=False)
-        return known
+        return made
 
 
 @dataclass(frozen=True, slots=True)

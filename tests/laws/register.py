@@ -35,6 +35,10 @@ SEGMENTS = "tests/routing/prompts/test_segments.py"
 CAPTURE = "tests/routing/core/test_capture.py"
 CAPTURES = "tests/routing/services/test_captures.py"
 PLANE_CAPTURES = "tests/routing/dataplane/test_captures.py"
+SECOND_FACTOR = "tests/tenants/core/test_second_factor.py"
+SECOND_FACTORS = "tests/tenants/services/test_second_factors.py"
+SIGN_IN_CODE = "tests/console/views/test_second_factor.py"
+INVITATIONS = "tests/tenants/services/test_invitations.py"
 RECONCILE = ("tests/routing/core/test_reconcile.py",)
 TRANSFER = ("tests/routing/core/test_transfer.py",)
 PAIRS = ("tests/routing/core/test_pairs.py",)
@@ -168,7 +172,7 @@ _SUBJECT = [
 ]
 
 # Names are kept for each snapshot under a question; one part of it forgotten and two callers share a name.
-_QUESTION = "question = (endpoint.id, scope_path, built.key_id, built.context, built.client_subdivision)"
+_QUESTION = "question = (endpoint.id, scope_path, key_id, tuple(sorted(context.items())), subdivision)"
 _NAMES = [
     Mutant(
         f"kept names forget the {name}",
@@ -180,9 +184,9 @@ _NAMES = [
     for name, part in (
         ("endpoint", "endpoint.id"),
         ("scope", "scope_path"),
-        ("key", "built.key_id"),
-        ("context", "built.context"),
-        ("client's subdivision", "built.client_subdivision"),
+        ("key", "key_id"),
+        ("context", "tuple(sorted(context.items()))"),
+        ("client's subdivision", "subdivision"),
     )
 ]
 
@@ -847,6 +851,93 @@ _CAPTURES = [
     ),
 ]
 
+_PEOPLE = [
+    Mutant(
+        "codes of a second factor taken again",
+        "tenants/core/second_factor.py",
+        "fresh = last_step is None or step > last_step",
+        "fresh = True",
+        (f"{SECOND_FACTOR}::test_a_step_is_taken_once_and_none_before_it",),
+    ),
+    Mutant(
+        "recovery codes of one person open for another",
+        "tenants/core/second_factor.py",
+        "hashlib.sha256(_LABEL + user_id.bytes + text.encode())",
+        "hashlib.sha256(_LABEL + text.encode())",
+        (f"{SECOND_FACTOR}::test_a_recovery_code_is_read_as_people_type_it_and_belongs_to_one_person",),
+    ),
+    Mutant(
+        "recovery codes good for ever",
+        "tenants/services/second_factors.py",
+        "digest=digest, used_at=None)",
+        "digest=digest)",
+        (f"{SECOND_FACTORS}::test_a_recovery_code_is_taken_once_and_new_ones_void_the_old",),
+    ),
+    Mutant(
+        "a password alone signs in",
+        "console/views/sign_in.py",
+        "    if user.second_factor_at is None:\n        return enter",
+        "    if user.is_active:\n        return enter",
+        (f"{SIGN_IN_CODE}::test_a_password_alone_opens_nothing",),
+    ),
+    Mutant(
+        "codes guessed without a count",
+        "console/throttle.py",
+        "CODE_ATTEMPTS = 5",
+        "CODE_ATTEMPTS = 500",
+        (f"{SIGN_IN_CODE}::test_guessing_codes_is_throttled_and_neither_header_nor_password_helps",),
+    ),
+    Mutant(
+        "sessions idle for ever",
+        "tenants/sessions.py",
+        "        last_seen_at__gt=now - timedelta(seconds=settings.SESSION_IDLE_S),\n    )",
+        "    )",
+        ("tests/tenants/test_sessions.py::test_a_session_ends_when_it_is_idle",),
+    ),
+    Mutant(
+        "keys of sessions in clear",
+        "tenants/sessions.py",
+        'return hashlib.sha256((session_key or "").encode()).hexdigest()',
+        'return str(hashlib and (session_key or ""))',
+        ("tests/tenants/test_sessions.py::test_the_key_in_the_cookie_is_not_in_the_table",),
+    ),
+    Mutant(
+        "an invitation taken by another address",
+        "tenants/services/invitations.py",
+        "if user.email != row.email or not user.is_active:",
+        "if not user.is_active:",
+        (f"{INVITATIONS}::test_an_account_joins_with_its_own_address_alone",),
+    ),
+    Mutant(
+        "an invitation sets the password of an account",
+        "tenants/services/invitations.py",
+        "    if offered.account is not None:\n",
+        "    if offered.account is not None and offered.account.pk is None:\n",
+        (f"{INVITATIONS}::test_an_account_joins_with_its_own_address_alone",),
+    ),
+    Mutant(
+        "the link of an invitation for every inviter",
+        "tenants/services/invitations.py",
+        "mail.invitation_link(token) if show_link else None)",
+        "mail.invitation_link(token))",
+        (f"{INVITATIONS}::test_only_who_may_see_it_is_given_the_link",),
+    ),
+    Mutant(
+        "changes recorded whatever the role",
+        "tenants/changes.py",
+        "if actor.permissions is not None and actions.needed(action) not in actor.permissions:",
+        "if actor.permissions == frozenset({action}):",
+        ("tests/contracts/test_roles.py::test_services_refuse_a_viewer_although_the_view_did_not_ask",),
+    ),
+    Mutant(
+        "a required second factor asked of nobody",
+        "tenants/services/second_factors.py",
+        "return user.second_factor_at is None and required_of(user, [seat])",
+        "return user.second_factor_at is None and required_of(user, [])",
+        (f"{SIGN_IN_CODE}::test_who_has_none_is_led_to_enrol_where_it_is_required",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -865,4 +956,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_OVERLOAD,
     *_TRANSFERS,
     *_CAPTURES,
+    *_PEOPLE,
 )
