@@ -139,6 +139,7 @@ def _minutes(tenant_id: UUID, endpoint: Endpoint, now: datetime) -> list[SloMinu
     since = (now - LATE).replace(second=0, microsecond=0)
     rows = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since, started_at__lte=now)
     rows = rows.filter(key_id__isnull=False)  # an audit's probes promise nothing to anybody
+    rows = rows.exclude(status=429, record__error_code__startswith="quota_")  # what the tenant has no quota for is no failure of the service
     found: Any = rows.order_by().annotate(at=TruncMinute("started_at")).values("at").annotate(**counts)
     return [
         SloMinute(tenant_id=tenant_id, endpoint_id=endpoint.id, objective=name, minute=row["at"], total=row[f"{name}_total"], bad=row[f"{name}_bad"])

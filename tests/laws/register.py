@@ -43,6 +43,9 @@ RECONCILE = ("tests/routing/core/test_reconcile.py",)
 TRANSFER = ("tests/routing/core/test_transfer.py",)
 PAIRS = ("tests/routing/core/test_pairs.py",)
 PLANE_TRANSFERS = "tests/routing/dataplane/test_transfers.py"
+QUOTA = "tests/routing/core/test_quota.py"
+QUOTAS = "tests/routing/services/test_quotas.py"
+PLANE_QUOTAS = "tests/routing/dataplane/test_quotas.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
@@ -938,6 +941,100 @@ _PEOPLE = [
     ),
 ]
 
+_QUOTAS = [
+    Mutant(
+        "quota: slices without a bound",
+        "routing/core/quota.py",
+        "return self.limit if self.routers <= 1 else max(1, math.ceil(self.limit / (slices * self.routers)))",
+        "return self.limit",
+        (f"{QUOTA}::test_no_minute_sees_more_than_the_limit_and_a_slice_for_each_router",),
+    ),
+    Mutant(
+        "quota: what others used not counted",
+        "routing/core/quota.py",
+        "return terms.limit - _within(self.others, now_s) - _within(self.said, now_s)",
+        "return terms.limit - _within(self.said, now_s)",
+        (f"{QUOTA}::test_no_minute_sees_more_than_the_limit_and_a_slice_for_each_router",),
+    ),
+    Mutant(
+        "quota: a window that is too short",
+        "routing/core/quota.py",
+        "return float((slot + 1) * SLOT_S + WINDOW_S + MARGIN_S)",
+        "return float(slot * SLOT_S + WINDOW_S - 10)",
+        (f"{QUOTA}::test_a_router_alone_passes_no_limit",),
+    ),
+    Mutant(
+        "quota: reservations that are never given back",
+        "routing/core/quota.py",
+        "            self.own[stamp] -= reserved - used",
+        "            pass",
+        (f"{QUOTA}::test_settling_conserves_within_a_minute",),
+    ),
+    Mutant(
+        "quota: what was used beyond a reservation is free",
+        "routing/core/quota.py",
+        "        self.settled += used",
+        "        self.settled += min(reserved, used)",
+        (f"{QUOTA}::test_settling_conserves",),
+    ),
+    Mutant(
+        "quota: a report whose answer was lost taken for heard",
+        "routing/core/quota.py",
+        "        if self.unsure or _old(self, now_s) or (self.settled",
+        "        if _old(self, now_s) or (self.settled",
+        (f"{QUOTA}::test_what_nobody_knows_to_be_heard_is_said_again",),
+    ),
+    Mutant(
+        "quota: no limit without Valkey",
+        "routing/core/quota.py",
+        "    return terms.lost and amount <= share",
+        "    return terms.lost",
+        (f"{QUOTA}::test_without_valkey_each_goes_by_its_share",),
+    ),
+    Mutant(
+        "quota: the nearest alone",
+        "routing/dataplane/quotas.py",
+        "return [entry for one in asked if (entry",
+        "return [entry for one in asked[-1:] if (entry",
+        (f"{PLANE_QUOTAS}::test_all_that_apply_must_hold",),
+    ),
+    Mutant(
+        "quota: prompts of those who hang up are free",
+        "routing/dataplane/quotas.py",
+        "usage.prompt_tokens, usage.counted = prompt.tokens, True",
+        "usage.counted = True",
+        (f"{PLANE_QUOTAS}::test_leaving_before_the_usage_is_said_is_no_way_round_a_quota",),
+    ),
+    Mutant(
+        "quota: everybody's",
+        "routing/migrations/0017_quotas.py",
+        'rls.tenant_rows("routing_quota"),',
+        'migrations.RunSQL("GRANT SELECT, INSERT, UPDATE, DELETE ON routing_quota TO saltroute_app"),',
+        ROW_SECURITY,
+    ),
+    Mutant(
+        "quota: the platform's in the tenant's hands",
+        "routing/services/quotas.py",
+        'if of == "platform" and not platform:',
+        'if of == "planet" and not platform:',
+        (f"{QUOTAS}::test_the_platforms_own_quota_is_the_platforms",),
+    ),
+    Mutant(
+        "quota: tokens taken back while records wait",
+        "routing/services/quotas.py",
+        "    if drift > 0 and waits:",
+        "    if drift > 0 and drift < 0:",
+        (f"{QUOTAS}::test_records_that_wait_take_nothing_back",),
+    ),
+    Mutant(
+        "quota: audits counted as the tenant's use",
+        "routing/services/record_store.py",
+        "[one for one in records if not one.audit]",
+        "list(records)",
+        ("tests/routing/api/test_audit_marks.py::test_neither_usage_nor_rollups_hold_them",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -957,4 +1054,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_TRANSFERS,
     *_CAPTURES,
     *_PEOPLE,
+    *_QUOTAS,
 )

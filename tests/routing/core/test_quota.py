@@ -162,6 +162,19 @@ def test_a_repeated_report_counts_once() -> None:
     assert quota.minute_used(world.fields, world.now_s)[0] == 5
 
 
+def test_what_nobody_knows_to_be_heard_is_said_again() -> None:
+    """A reservation was told, the answer lost, the request ended: nothing differs from what was surely heard, and yet it has to be told."""
+    meter = MonthMeter("2027-01")
+    meter.heard(0.0, "me", {})
+    stamp = meter.take(1.0, 10)
+    assert meter.report(1.0, "me") == {"me": "0:10:1"}
+    meter.settle(1.1, stamp, 10, 0)
+    assert meter.due(1.2)
+    assert meter.report(1.2, "me") == {"me": "0:0:1"}
+    meter.heard(1.2, "me", {"me": "0:0:1"})
+    assert not meter.due(1.3)
+
+
 def test_a_new_month_begins_empty_and_the_old_one_gets_what_ran_over_its_end() -> None:
     """What was reserved before midnight settles into the month in which it was let in."""
     old, new = MonthMeter("2026-12"), MonthMeter("2027-01")

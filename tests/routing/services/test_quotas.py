@@ -12,8 +12,8 @@ from django.db import connection
 
 from routing.core import quota
 from routing.core.record import DecisionRecord
-from routing.models import Quota
-from routing.services import publishing, quotas, record_store, records
+from routing.models import Endpoint, Quota
+from routing.services import publishing, quotas, record_store, records, slo
 from tenants.core.api_key import Kind
 from tenants.core.errors import Forbidden, Invalid, LimitReached, NotFound, Refusal
 from tenants.core.roles import Role
@@ -261,3 +261,15 @@ def test_the_sweep_takes_every_tenant(acorn: Made, birch: Made, valkey: redis.Re
         used(one, tokens=tokens)
     assert quotas.sweep(NOW) == 2
     assert [counted(valkey, row) for row in rows] == [7, 9]
+
+
+@pytest.mark.parametrize(("code", "bad"), [("quota_requests_per_minute", 0), ("queue_timeout", 1)])
+def test_a_refusal_by_quota_is_no_miss_of_an_objective(acorn: Made, code: str, bad: int) -> None:
+    """The tenant's own limit burns no budget; the control is a refusal for want of replicas, which does."""
+    with tenant_scope(acorn.id):
+        chat = an_endpoint(acorn.id, "chat", slo={"ttft_p95_ms": 1000})
+        used(acorn, endpoint_id=chat.id, ttft_s=0.1)
+        used(acorn, endpoint_id=chat.id, outcome="refused", status=429, error_code=code)
+        chat = Endpoint.objects.select_related("slo_policy").get(id=chat.id)
+        minutes = slo._minutes(acorn.id, chat, NOW + timedelta(seconds=30))
+    assert [(one.total, one.bad) for one in minutes] == [(1 + bad, bad)]
