@@ -14,7 +14,8 @@ All estimators are medians or slow averages over bounded windows, so that one od
   rate's, so the two do not fight over it. Ridge to ``PRIOR_GAMMA``, as if ``PRIOR_WEIGHT`` had been seen, and held within [0, ``MOST_GAMMA``].
 * tier rates: tokens/s that come out of a lower tier of the cache, from answers most of whose hit was there; unknown before ``ENOUGH`` of them.
 * sigma: 1.4826 * MAD of log(TTFT / expected), a standard deviation where errors are log-normal.
-* kappa: cached tokens reported over cached tokens predicted, a moving average over about 32 answers; above 1 it is not trusted further.
+* reuse share: tokens that came out of the cache over tokens of prompts, a ratio of two moving averages over about ``WINDOW`` answers: what a block of
+  this cache is worth. 1 until there are ``ENOUGH``, so that nothing is thought worthless before it was seen to be.
 """
 
 from __future__ import annotations
@@ -54,13 +55,15 @@ class Calibration:
     since_ceiling: int = 0
     slow_in_a_row: int = 0
     fast_in_a_row: int = 0
-    kappa: float = 1.0
     gamma: float = PRIOR_GAMMA
     round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     stretches: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # (tokens, TTFT - network, decodes)
     log_errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # log(TTFT / expected)
     tiers: dict[str, deque[float]] = field(default_factory=dict)  # samples of tokens/s, by tier
     samples: int = 0
+    prompts: int = 0  # answers that said how much came from the cache
+    prompt_tokens_mean: float = 0.0
+    cached_tokens_mean: float = 0.0
     fixed_s: float = DEFAULT_FIXED_S  # of a first token that neither prompt length nor network explains
     network_s: float = 0.0
 
@@ -130,11 +133,19 @@ class Calibration:
         moving_s = net_s / (1.0 + self.gamma * max(0.0, decodes)) - self.fixed_s - tokens / self.own_rate
         self.tiers.setdefault(tier, deque(maxlen=WINDOW)).append(tier_tokens / max(1e-3, moving_s))
 
-    def observe_reuse(self, *, predicted_tokens: float, cached_tokens: int) -> None:
-        """Compare what the engine reports as cached with what was believed resident."""
-        if predicted_tokens >= 1:
-            ratio = min(1.5, cached_tokens / predicted_tokens)
-            self.kappa += (ratio - self.kappa) / 32
+    def observe_reuse(self, *, prompt_tokens: int, cached_tokens: int) -> None:
+        """Learn how much of what it is sent the engine finds in its cache."""
+        self.prompts += 1
+        weight = 1 / min(self.prompts, WINDOW)
+        self.prompt_tokens_mean += (prompt_tokens - self.prompt_tokens_mean) * weight
+        self.cached_tokens_mean += (min(prompt_tokens, cached_tokens) - self.cached_tokens_mean) * weight
+
+    @property
+    def reuse_share(self) -> float:
+        """Cached over prompt tokens, in [0, 1]; 1 before ``ENOUGH`` answers."""
+        if self.prompts < ENOUGH or self.prompt_tokens_mean <= 0:
+            return 1.0
+        return max(0.0, min(1.0, self.cached_tokens_mean / self.prompt_tokens_mean))
 
     def observe_network(self, seconds: float) -> None:
         """How long the engine took to answer a question that costs it nothing. Only a low percentile counts, and only once there are ``ENOUGH``: what

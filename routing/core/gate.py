@@ -1,12 +1,20 @@
-"""Bursts of one prompt: the first goes, the others wait until it has left its prefix somewhere, and then share that.
+"""Bursts of one prompt: the first goes, and who would compute the same prefix elsewhere waits until it has left it somewhere, and then shares that.
 
 Only followers of an identical burst are held: ``BURST`` arrivals within ``WINDOW_S`` that share at least ``MIN_TOKENS`` uncached tokens in one
-namespace. They wait for the leader's first byte, at most min(expected TTFT of the leader, a quarter of the SLO, ``MAX_HOLD_S``). A leader that is
-lost hands over to the follower that waited longest. Nobody ever gets another's answer.
+namespace. Of them only those for whom waiting pays:
+
+* who would join a replica where the prefix is being computed goes at once: an engine's queue is as good a place to wait as the router's, and in it
+  a request is known to all who choose after it;
+* who would go elsewhere waits if the leader is due within :func:`bound_s` and before the follower's own first token there. A hold that ends before
+  the leader's first byte has bought nothing, and was paid in full.
+
+They wait for the leader's first byte, or as long. A leader that is lost hands over to the follower that waited longest; when that one is due nobody
+knows, so nobody else is held behind it. Nobody ever gets another's answer.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
@@ -22,6 +30,7 @@ MAX_PREFIXES = 4096
 class _Prefix:
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=BURST))
     leader: int | None = None
+    due_s: float = math.inf  # when the leader's first byte is expected
     followers: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
     def idle(self) -> bool:
@@ -36,10 +45,15 @@ class Gate:
         self._prefixes: OrderedDict[bytes, _Prefix] = OrderedDict()
         self.held = 0  # followers so far
 
-    def arrive(self, prefix: bytes, request: int, *, uncached_tokens: float, now_s: float) -> bool:
-        """Whether the request must follow: somebody of the same burst leads. Otherwise it may go, and leads."""
+    def arrive(
+        self, prefix: bytes, request: int, *, uncached_tokens: float, expected_ttft_s: float, joins: bool, bound_s: float, now_s: float
+    ) -> float | None:
+        """For how long the request should wait behind the leader of its burst, in seconds; None: it goes, and leads where nobody does.
+
+        ``expected_ttft_s`` is its own if it goes now; ``joins``: to where the prefix is being computed.
+        """
         if uncached_tokens < MIN_TOKENS:
-            return False
+            return None
         state = self._prefixes.get(prefix)
         if state is None:
             state = self._prefixes[prefix] = _Prefix()
@@ -47,13 +61,16 @@ class Gate:
         self._prefixes.move_to_end(prefix)
         state.arrivals.append(now_s)
         if state.leader is None:
-            state.leader = request
-            return False
-        if len(state.arrivals) < BURST or now_s - state.arrivals[0] > self._window_s:
-            return False
+            state.leader, state.due_s = request, now_s + expected_ttft_s
+            return None
+        if joins or len(state.arrivals) < BURST or now_s - state.arrivals[0] > self._window_s:
+            return None
+        hold_s = min(bound_s, expected_ttft_s)
+        if state.due_s - now_s > hold_s:
+            return None
         state.followers[request] = None
         self.held += 1
-        return True
+        return hold_s
 
     def opened(self, prefix: bytes, request: int) -> tuple[int, ...]:
         """The leader's first byte is there: all followers may go. Nothing if ``request`` does not lead."""
@@ -73,7 +90,7 @@ class Gate:
         state.followers.pop(request, None)
         if state.leader != request:
             return None
-        state.leader = next(iter(state.followers), None)
+        state.leader, state.due_s = next(iter(state.followers), None), math.inf
         if state.leader is not None:
             del state.followers[state.leader]
         return state.leader
@@ -95,9 +112,6 @@ class Gate:
                 del self._prefixes[prefix]
 
 
-def hold_s(*, leader_ttft_s: float, slo_s: float | None) -> float:
-    """How long a follower waits at most, in seconds."""
-    bounds = [leader_ttft_s, MAX_HOLD_S]
-    if slo_s is not None:
-        bounds.append(SLO_SHARE * slo_s)
-    return max(0.0, min(bounds))
+def bound_s(ttft_slo_s: float | None) -> float:
+    """How long a follower waits at most, in seconds: ``MAX_HOLD_S``, or a quarter of the objective."""
+    return MAX_HOLD_S if ttft_slo_s is None else min(MAX_HOLD_S, SLO_SHARE * ttft_slo_s)

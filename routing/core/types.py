@@ -49,6 +49,7 @@ class Replica:
     working_set_blocks: int = 0
     capacity_blocks: int = 0  # 0 = unknown
     new_blocks: int = 0
+    reuse_share: float = 1.0  # of the tokens it was sent of late, those that it found in its cache
     kv_used: float = 0.0  # share of the KV cache in use, as of a fresh scrape
     max_concurrency: int | None = None  # requests in flight that it may have, where it is declared
     ramp: float = 1.0  # share of an ordinary load that it may take; below 1 for a while after it came back

@@ -60,7 +60,7 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
     ask = Ask(
         prompt_tokens=prompt.tokens,
         prefix_key=b"".join(prompt.head),
-        ttft_slo_s=endpoint.slo.ttft_s if endpoint.slo else None,
+        ttft_slo_s=_objective_s(flight, endpoint, now_s),
         sequence=state.sequence,
         session_key=flight.session,
         lot=call.opening if endpoint.candidate is not None else b"",
@@ -137,6 +137,13 @@ def _pair(plane: Plane, flight: Flight, ask: Ask, decision: Decision, *, candida
     prefills = [pictures.take(replica, part="prefill") for replica in endpoint.replicas if replica.entry.role == "prefill"]
     prefills = [one for one in prefills if not is_full(one)]
     return pairs.choose(ask, prefills, rooms, lambda p, d: plane.links.way(urls[p], urls[d], now_s), local_s=decision.chosen.expected_ttft_s)
+
+
+def _objective_s(flight: Flight, endpoint: EndpointView, now_s: float) -> float | None:
+    """What is left of the time in which the first token is due: the objective is the request's, however long it waited here."""
+    if endpoint.slo is None or endpoint.slo.ttft_s is None:
+        return None
+    return max(0.0, endpoint.slo.ttft_s - max(0.0, now_s - flight.started_s))
 
 
 def _view(endpoint: EndpointView, replica_id: str) -> ReplicaView:

@@ -115,6 +115,7 @@ class Attempt:
         self.engine = choice.engine
         self.started_s = time.monotonic()
         self.upstream: Upstream | None = None
+        self.speed_learned = False  # at the first byte
         self.status: int | None = None
         self.error: str | None = None
         self.span_id: str | None = None  # of the CLIENT span, once the engine is asked
@@ -321,6 +322,7 @@ class Flight:
         """Prefill is over, and whoever waited for this prompt's prefix need not wait any longer."""
         self.first_byte_s = now_s
         attempt.first_byte(now_s)
+        learn.first_byte(self, attempt, now_s)
         self.plane.waiting.first_byte(self)
 
     def end_prefill(self) -> None:

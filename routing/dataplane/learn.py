@@ -83,6 +83,34 @@ def _pressure(plane: Plane, choice: Choice, prompt: Prompt) -> float:
     return plane.index.size(choice.engine.url) * prefix.BLOCK_BYTES / prompt.bytes_per_token / capacity_tokens
 
 
+def first_byte(flight: Flight, attempt: Attempt, now_s: float) -> None:
+    """Learn the engine's speed as soon as the prompt is computed, where the prediction is exact: no usage need be waited for.
+
+    An answer may take a minute after its first token. An engine that was overrun would be found slow when its queue is over, and sent more meanwhile.
+    """
+    call, prediction, chosen = flight.call, attempt.prediction, attempt.choice.taken
+    if call is None or flight.prompt is None or flight.probe is not None or flight.transfer is not None or not prediction.exact:
+        return
+    if call.stream and call.sequences == 1 and chosen.tier is None and not prediction.first_use and chosen.slot != "loading":
+        _learn_speed(attempt, max(1.0, float(flight.prompt.tokens - chosen.matched_tokens)), now_s)
+        attempt.speed_learned = True
+
+
+def _learn_speed(attempt: Attempt, uncached_tokens: float, first_byte_s: float, *, tier_tokens: float = 0.0) -> None:
+    chosen = attempt.choice.taken
+    attempt.engine.calibration.observe_ttft(
+        tokens_ahead=attempt.tokens_ahead,
+        uncached_tokens=uncached_tokens,
+        idle=attempt.was_idle,
+        ttft_s=first_byte_s - attempt.started_s,
+        expected_s=chosen.expected_ttft_s,
+        now_s=time.monotonic(),
+        decodes=chosen.decodes,
+        tier=chosen.tier,
+        tier_tokens=tier_tokens,
+    )
+
+
 def learn(flight: Flight) -> None:
     """Feed what the answer showed back into the estimates."""
     attempt, call, prompt, decision, usage = flight.attempt, flight.call, flight.prompt, flight.decision, flight.usage
@@ -105,22 +133,14 @@ def learn(flight: Flight) -> None:
     cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
     uncached = max(1.0, usage.prompt_tokens - cached)
     attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
+    if usage.cached_tokens is not None:
+        calibration.observe_reuse(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
     if attempt.prediction.first_use or chosen.slot == "loading":  # its time says little of the engine's speed
         if attempt.prediction.first_use and call.stream and flight.first_byte_s is not None:
             waited_s = flight.first_byte_s - attempt.started_s
             attempt.engine.adapters.observe_load(waited_s - (chosen.expected_ttft_s - chosen.adapter_s))
-    elif call.stream and flight.first_byte_s is not None:
-        calibration.observe_ttft(
-            tokens_ahead=attempt.tokens_ahead,
-            uncached_tokens=uncached,
-            idle=attempt.was_idle,
-            ttft_s=flight.first_byte_s - attempt.started_s,
-            expected_s=chosen.expected_ttft_s,
-            now_s=time.monotonic(),
-            decodes=chosen.decodes,
-            tier=chosen.tier,
-            tier_tokens=_from_tier(chosen, usage.cached_tokens),
-        )
+    elif call.stream and flight.first_byte_s is not None and not attempt.speed_learned:
+        _learn_speed(attempt, uncached, flight.first_byte_s, tier_tokens=_from_tier(chosen, usage.cached_tokens))
 
 
 def workload_of(call: Call) -> str:
@@ -149,15 +169,9 @@ def learn_prefill(flight: Flight, attempt: Attempt, usage: Usage, now_s: float) 
     cached = usage.cached_tokens if usage.cached_tokens is not None else chosen.expected_cached_tokens
     uncached = max(1.0, usage.prompt_tokens - cached)
     attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
-    attempt.engine.calibration.observe_ttft(
-        tokens_ahead=attempt.tokens_ahead,
-        uncached_tokens=uncached,
-        idle=attempt.was_idle,
-        ttft_s=now_s - attempt.started_s,
-        expected_s=chosen.expected_ttft_s,
-        now_s=now_s,
-        decodes=chosen.decodes,
-    )
+    if usage.cached_tokens is not None:
+        attempt.engine.calibration.observe_reuse(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+    _learn_speed(attempt, uncached, now_s)
 
 
 def _learn_transfer(flight: Flight, transfer: Transfer, call: Call, prompt_tokens: int) -> None:

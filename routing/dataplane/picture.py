@@ -88,6 +88,7 @@ class Pictures:
             decode_interference=calibration.gamma,
             working_set_blocks=engine.working_set.size(now_s),
             capacity_blocks=int((engine.capacity_tokens or 0) * prompt.bytes_per_token / prefix.WIDE_BYTES),
+            reuse_share=calibration.reuse_share,
             kv_used=engine.kv_share(now_s),
             max_concurrency=entry.max_concurrency,
             ramp=ramp(now_s - engine.returned_at_s),

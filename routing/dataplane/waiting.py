@@ -99,8 +99,8 @@ class Waiting:
         if tried or flight.alone:
             return await self._once_more(plane, flight, tried)
         began_s = time.monotonic()
-        if self._follows(plane, flight, choice):
-            await self._behind_leader(plane, flight, choice)
+        if (hold_s := self._hold_s(plane, flight, choice)) is not None:
+            await self._behind_leader(plane, flight, hold_s)
             flight.queue_s = time.monotonic() - began_s
             choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
         if self._is_empty(_pool_of(flight)) and admission.commits(choice.decision, _slo_s(flight)):
@@ -168,14 +168,16 @@ class Waiting:
         if any(room.waiting for room in self._rooms.values()):
             self._schedule(plane, 0.0)
 
-    def _follows(self, plane: Plane, flight: Flight, choice: Choice) -> bool:
-        """Whether the flight belongs to a burst that somebody leads. What marks a burst is the prefix that ends :data:`gate.MIN_TOKENS` after what
-        the chosen replica holds for certain."""
+    def _hold_s(self, plane: Plane, flight: Flight, choice: Choice) -> float | None:
+        """For how long the flight should wait behind the leader of its burst, in seconds; None: it goes.
+
+        What marks a burst is the prefix that ends :data:`gate.MIN_TOKENS` after what the chosen replica holds for certain.
+        """
         prompt, namespace, endpoint, chosen = flight.prompt, flight.namespace, flight.endpoint, choice.decision.chosen
         if prompt is None or namespace is None or endpoint is None or chosen.uncached_tokens < gate.MIN_TOKENS:
-            return False
+            return None
         if endpoint.policy.policy != "ettft":  # the baselines are what they are called
-            return False
+            return None
         if chosen.evidence == "event":
             held_bytes = chosen.matched_tokens * prompt.bytes_per_token
         else:
@@ -184,18 +186,25 @@ class Waiting:
             held_bytes = prefix.covered_bytes(held_blocks)
         position = prefix.whole_blocks(int(held_bytes + gate.MIN_TOKENS * prompt.bytes_per_token))
         if position >= len(prompt.digests):
-            return False
+            return None
         flight.serial = self._next_serial()
         flight.burst = namespace.public_id.encode() + prompt.digests[position]
-        return self._gate.arrive(flight.burst, flight.serial, uncached_tokens=chosen.uncached_tokens, now_s=time.monotonic())
+        return self._gate.arrive(
+            flight.burst,
+            flight.serial,
+            uncached_tokens=chosen.uncached_tokens,
+            expected_ttft_s=chosen.expected_ttft_s,
+            joins=chosen.evidence == "pending",
+            bound_s=gate.bound_s(_slo_s(flight)),
+            now_s=time.monotonic(),
+        )
 
-    async def _behind_leader(self, plane: Plane, flight: Flight, choice: Choice) -> None:
+    async def _behind_leader(self, plane: Plane, flight: Flight, hold_s: float) -> None:
         event = self._followers[flight.serial] = asyncio.Event()
         plane.metrics.held.labels(reason="burst").inc()
-        limit_s = gate.hold_s(leader_ttft_s=choice.decision.chosen.expected_ttft_s, slo_s=_slo_s(flight))
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(hold_s):
                     await event.wait()
         finally:
             del self._followers[flight.serial]

@@ -173,7 +173,8 @@ class Replay:
     # -- waiting, as in the live router --------------------------------------------------------------------------------
 
     def _decide(self, flight: _Flight, now_s: float, *, again: bool) -> Decision | None:
-        return self.router.decide(flight.request.prompt_tokens, flight.digests, now_s, session=flight.request.session, again=again)
+        waited_s, prompt_tokens = now_s - flight.arrived_s, flight.request.prompt_tokens
+        return self.router.decide(prompt_tokens, flight.digests, now_s, session=flight.request.session, again=again, waited_s=waited_s)
 
     def _turn(self, number: int, now_s: float, *, followed: bool) -> None:
         """Send the request, or let it wait."""
@@ -181,26 +182,37 @@ class Replay:
         decision = self._decide(flight, now_s, again=followed)
         if decision is None:
             self._refuse(number, now_s)
-        elif not followed and self._follows(number, flight, decision, now_s):
+        elif not followed and (hold_s := self._hold_s(number, flight, decision, now_s)) is not None:
             flight.following = True
-            self._at(now_s + gate.hold_s(leader_ttft_s=decision.chosen.expected_ttft_s, slo_s=self._slo_s), _RELEASE, number)
+            self._at(now_s + hold_s, _RELEASE, number)
         elif not len(self._line) and admission.commits(decision, self._slo_s):
-            self._send(number, self.router.take(decision, flight.digests, now_s), now_s)
+            self._send(number, self._take(decision, flight, now_s), now_s)
         else:
             cost_tokens = decision.chosen.uncached_tokens + OUTPUT_WEIGHT * EXPECTED_OUTPUT_TOKENS
             self._line.add(Waiter(id=number, tenant=b"t", key=b"k", cost_tokens=cost_tokens, deadline_s=now_s))
             self._look(now_s, None)
 
-    def _follows(self, number: int, flight: _Flight, decision: Decision, now_s: float) -> bool:
+    def _take(self, decision: Decision, flight: _Flight, now_s: float) -> Dispatch:
+        return self.router.take(decision, flight.request.prompt_tokens, flight.digests, now_s)
+
+    def _hold_s(self, number: int, flight: _Flight, decision: Decision, now_s: float) -> float | None:
         if self.router.policy.policy != "ettft":  # as in the live router: the baselines are what they are called
-            return False
+            return None
         chosen, size = decision.chosen, self.fleet.block_tokens
         held_tokens = chosen.matched_tokens if chosen.evidence == "event" else 0
         position = held_tokens // size + gate.MIN_TOKENS // size
         if position >= len(flight.digests) or chosen.uncached_tokens < gate.MIN_TOKENS:
-            return False
+            return None
         flight.burst = flight.digests[position]
-        return self._gate.arrive(flight.burst, number, uncached_tokens=chosen.uncached_tokens, now_s=now_s)
+        return self._gate.arrive(
+            flight.burst,
+            number,
+            uncached_tokens=chosen.uncached_tokens,
+            expected_ttft_s=chosen.expected_ttft_s,
+            joins=chosen.evidence == "pending",
+            bound_s=gate.bound_s(self._slo_s),
+            now_s=now_s,
+        )
 
     def _release(self, now_s: float, number: int) -> None:
         """A follower may go: its leader's first byte is there, or it waited as long as it may."""
@@ -228,7 +240,7 @@ class Replay:
             if decision is None:
                 self._refuse(head.id, now_s)
             else:
-                self._send(head.id, self.router.take(decision, flight.digests, now_s), now_s)
+                self._send(head.id, self._take(decision, flight, now_s), now_s)
         if len(self._line) and self._look_at_s <= now_s:
             self._look_at_s = now_s + TICK_S
             self._at(self._look_at_s, _LOOK, None)

@@ -1,8 +1,8 @@
 """The router in a replay: the live router's own ledger, calibration, history and scheduler, filled as the live router fills them.
 
 What is modelled here and not shared with it: events arrive as digests (no ZMQ, no tokens), in order and without gaps; there is one router, one
-tenant, one namespace; every answer streams; no client leaves. With events, blocks that the router has just sent count
-too: as promised while their prefill is under way, as inferred for ``YOUNG_S`` after it, until the events say so themselves.
+tenant, one namespace; every answer streams; no client leaves. Of trust its kappa counts; its verdicts change nothing, since nothing can be replayed
+or asked for again. With events, blocks that the router has just sent count too: as promised while their prefill is under way, as inferred for ``YOUNG_S`` after it, until the events say so themselves.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from routing.core.candidates import ramp
 from routing.core.ledger import Ledger
 from routing.core.policy import RoutingPolicy
 from routing.core.residency import P_EVENT, P_INFERRED, P_PENDING, HistoryIndex
+from routing.core.trust import Answer
+from routing.core.trust_table import TrustTable
 from routing.core.types import Ask, Decision, Replica
 from routing.core.working_set import WorkingSet
 from routing.traces.fleet import FleetConfig
 
 YOUNG_S = 2.0  # how long an answer may show what no event has said yet
-NEAR_TOKENS = 32  # of a match, that rounding to blocks may lose
+MIN_KAPPA = 0.01  # below it, what was predicted before kappa is no longer told from the product
+OWNER = b"tenant"  # whose prompts all of them are
 FIRST_BYTE_S = 600.0  # after which a ledger entry stops counting whatever happens
 DOWN = "unreachable"
 
@@ -111,6 +114,9 @@ class Dispatch:
     ledger_entry: int
     ticket: int
     generation: int
+    prompt_tokens: int
+    exact: bool  # predicted from events alone, so right to the block where nothing is wrong
+    kappa: float
     first_byte_s: float | None = None
     cached_tokens: int = 0
 
@@ -129,18 +135,22 @@ class Router:
             for _ in range(ENOUGH):
                 engine.calibration.observe_network(2 * fleet.network_s)
         self._by_events = fleet.residency == "events"
+        self._trust = TrustTable()
         self._sequence = 0
 
     def choose(self, prompt_tokens: int, digests: Sequence[bytes], now_s: float, *, session: str = "", again: bool = False) -> Dispatch | None:
         """Pick a replica and take what a dispatch takes; None if nobody may serve it."""
         decision = self.decide(prompt_tokens, digests, now_s, session=session, again=again)
-        return None if decision is None else self.take(decision, digests, now_s)
+        return None if decision is None else self.take(decision, prompt_tokens, digests, now_s)
 
-    def decide(self, prompt_tokens: int, digests: Sequence[bytes], now_s: float, *, session: str = "", again: bool = False) -> Decision | None:
-        """Pick a replica; None if nobody may serve the request."""
+    def decide(
+        self, prompt_tokens: int, digests: Sequence[bytes], now_s: float, *, session: str = "", again: bool = False, waited_s: float = 0.0
+    ) -> Decision | None:
+        """Pick a replica; None if nobody may serve the request. ``waited_s`` is gone from its objective."""
         head = b"".join(digests[:2]) or b"short" + self._sequence.to_bytes(8, "big")
         key = session.encode() if session and self.policy.policy == "session" else None
-        ask = Ask(prompt_tokens=prompt_tokens, prefix_key=head, ttft_slo_s=self.ttft_slo_s, session_key=key, sequence=self._sequence)
+        left_s = None if self.ttft_slo_s is None else max(0.0, self.ttft_slo_s - waited_s)
+        ask = Ask(prompt_tokens=prompt_tokens, prefix_key=head, ttft_slo_s=left_s, session_key=key, sequence=self._sequence)
         if not again:
             self._sequence += 1
         rates = [one.calibration.own_rate for one in self.engines if one.calibration.own_rate is not None]
@@ -149,7 +159,7 @@ class Router:
         decision = scheduler.decide(ask, pictures, self.policy)
         return decision if isinstance(decision, Decision) else None
 
-    def take(self, decision: Decision, digests: Sequence[bytes], now_s: float) -> Dispatch:
+    def take(self, decision: Decision, prompt_tokens: int, digests: Sequence[bytes], now_s: float) -> Dispatch:
         """Take what a dispatch takes."""
         number = int(decision.chosen.replica_id[1:])
         engine = self.engines[number]
@@ -163,7 +173,9 @@ class Router:
         else:
             ticket = self._history.dispatched(self._seed, digests, engine.name)
         entry = engine.ledger.add(decision.chosen.uncached_tokens, until_s=now_s + FIRST_BYTE_S)
-        return Dispatch(number, now_s, digests, decision, was_idle, entry, ticket, engine.generation)
+        evidence = decision.chosen.evidence
+        exact, kappa = self._by_events and evidence in ("event", "none"), self._kappa(engine, evidence, now_s)
+        return Dispatch(number, now_s, digests, decision, was_idle, entry, ticket, engine.generation, prompt_tokens, exact, kappa)
 
     def _picture(self, engine: _Engine, ask: Ask, digests: Sequence[bytes], pool_rate: float | None, now_s: float) -> Replica:
         """One candidate as the scheduler sees it."""
@@ -185,7 +197,7 @@ class Router:
             last_chosen=engine.last_chosen,
             matched_tokens=min(blocks, (ask.prompt_tokens - 1) // self.fleet.block_tokens)
             * self.fleet.block_tokens,  # an engine computes the last token
-            confidence=confidence * min(1.0, engine.calibration.kappa),
+            confidence=confidence * self._kappa(engine, evidence, now_s),
             evidence=evidence,
             evidence_age_s=age_s,
             prefill_tokens_per_s=engine.calibration.rate(pool_rate, now_s),
@@ -195,6 +207,7 @@ class Router:
             ramp=ramp(now_s - engine.returned_at_s),
             working_set_blocks=engine.working_set.size(now_s),
             capacity_blocks=self._capacity_blocks,
+            reuse_share=engine.calibration.reuse_share,
             new_blocks=max(0, len(digests) - blocks),
             rank=prefix.rendezvous(self._seed, (ask.session_key or ask.prefix_key,), engine.name.encode()),
         )
@@ -205,22 +218,51 @@ class Router:
         dispatch.first_byte_s, dispatch.cached_tokens = now_s, cached_tokens
         engine.ledger.release(dispatch.ledger_entry)
         self._settle(dispatch, now_s, ran=True)
+        if dispatch.exact:
+            self._learn_speed(dispatch, dispatch.prompt_tokens - dispatch.decision.chosen.matched_tokens, now_s)
 
     def ended(self, dispatch: Dispatch, prompt_tokens: int, now_s: float) -> None:
         """The whole answer is there with its usage: learn from it."""
-        engine, chosen = self.engines[dispatch.replica], dispatch.decision.chosen
+        engine = self.engines[dispatch.replica]
         engine.in_flight -= 1
-        engine.calibration.observe_reuse(predicted_tokens=chosen.matched_tokens - NEAR_TOKENS, cached_tokens=dispatch.cached_tokens)
-        if dispatch.first_byte_s is not None:
-            engine.calibration.observe_ttft(
-                tokens_ahead=chosen.queued_tokens,
-                uncached_tokens=max(1.0, prompt_tokens - dispatch.cached_tokens),
-                idle=dispatch.was_idle,
-                ttft_s=dispatch.first_byte_s - dispatch.at_s,
-                expected_s=chosen.expected_ttft_s,
-                now_s=now_s,
-                decodes=chosen.decodes,
-            )
+        engine.calibration.observe_reuse(prompt_tokens=prompt_tokens, cached_tokens=dispatch.cached_tokens)
+        self._judge(dispatch, prompt_tokens, now_s)
+        if not dispatch.exact:
+            self._learn_speed(dispatch, prompt_tokens - dispatch.cached_tokens, now_s)
+
+    def _learn_speed(self, dispatch: Dispatch, uncached_tokens: int, now_s: float) -> None:
+        if dispatch.first_byte_s is None:
+            return
+        chosen = dispatch.decision.chosen
+        self.engines[dispatch.replica].calibration.observe_ttft(
+            tokens_ahead=chosen.queued_tokens,
+            uncached_tokens=max(1.0, float(uncached_tokens)),
+            idle=dispatch.was_idle,
+            ttft_s=dispatch.first_byte_s - dispatch.at_s,
+            expected_s=chosen.expected_ttft_s,
+            now_s=now_s,
+            decodes=chosen.decodes,
+        )
+
+    def _kappa(self, engine: _Engine, evidence: str, now_s: float) -> float:
+        return min(1.0, self._trust.kappa((engine.name, 0), OWNER, self._seed, exact=evidence == "event", now_s=now_s))
+
+    def _judge(self, dispatch: Dispatch, prompt_tokens: int, now_s: float) -> None:
+        """Hold the answer against what was predicted, where it was settled: not another request's to make true."""
+        chosen = dispatch.decision.chosen
+        if not dispatch.exact and (self._by_events or chosen.evidence == "pending"):
+            return
+        answer = Answer(
+            matched_tokens=chosen.matched_tokens,
+            predicted_tokens=min(float(chosen.matched_tokens), chosen.expected_cached_tokens / max(MIN_KAPPA, dispatch.kappa)),
+            cached_tokens=dispatch.cached_tokens,
+            prompt_tokens=prompt_tokens,
+            exact=dispatch.exact,
+            block_tokens=self.fleet.block_tokens,
+            counted_tokens=prompt_tokens,
+            age_s=chosen.evidence_age_s,
+        )
+        self._trust.observe((self.engines[dispatch.replica].name, 0), OWNER, self._seed, answer, now_s)
 
     def lost(self, dispatch: Dispatch, now_s: float) -> None:
         """The connection broke."""
@@ -254,6 +296,7 @@ class Router:
             engine.working_set.clear()
             engine.generation += 1
             engine.events = _Events()
+            self._trust.forget((engine.name, 0))
             self._history.forget(engine.name)
             self._history.set_capacity(engine.name, self._capacity_blocks)
 

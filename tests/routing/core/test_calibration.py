@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,19 +97,23 @@ def test_whatever_is_observed_the_rate_stays_within_four_times_the_pools(samples
     calibration = Calibration()
     for ahead, uncached, ttft_s in samples:
         calibration.observe_ttft(tokens_ahead=ahead, uncached_tokens=uncached, idle=True, ttft_s=ttft_s, expected_s=0.1, now_s=0)
-        calibration.observe_reuse(predicted_tokens=ahead, cached_tokens=int(uncached))
+        calibration.observe_reuse(prompt_tokens=int(ahead), cached_tokens=int(uncached))
     assert pool / 4 <= calibration.rate(pool, 0) <= pool * 4
-    assert 0 <= calibration.kappa <= 1.5
+    assert 0 <= calibration.reuse_share <= 1
 
 
-def test_reuse_that_does_not_come_true_lowers_trust() -> None:
+def test_what_a_cache_is_worth_is_the_share_of_tokens_found_in_it_and_nothing_is_worthless_unseen() -> None:
+    """Worth 1 before eight answers; then cached over prompt tokens, and within a few windows of what is so now."""
     calibration = Calibration()
+    for _ in range(7):
+        calibration.observe_reuse(prompt_tokens=1000, cached_tokens=0)
+    assert calibration.reuse_share == 1.0
     for _ in range(64):
-        calibration.observe_reuse(predicted_tokens=1000, cached_tokens=0)
-    assert calibration.kappa < 0.2
-    for _ in range(200):
-        calibration.observe_reuse(predicted_tokens=0, cached_tokens=500)
-    assert calibration.kappa < 0.2  # what was not predicted says nothing
+        calibration.observe_reuse(prompt_tokens=1000, cached_tokens=0)
+    assert calibration.reuse_share == 0.0
+    for number in range(300):
+        calibration.observe_reuse(prompt_tokens=3000 if number % 2 else 1000, cached_tokens=2700 if number % 2 else 100)
+    assert calibration.reuse_share == pytest.approx(0.7, abs=0.02)  # by tokens, not by answers
 
 
 def test_bytes_per_token_is_learned_quickly_and_nonsense_is_ignored() -> None:
