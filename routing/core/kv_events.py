@@ -25,6 +25,7 @@ ExtraKeys = tuple[tuple[Any, ...] | None, ...]
 SALT_PREFIX: Final = "sr1-"
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 STEP_BYTES = 32 * 1024  # of events that are read in one go, or one event
+STEP_EVENTS = 1000  # however small
 MAX_EVENTS = 65_536
 MAX_BLOCKS = 65_536  # of one event
 MAX_FIELDS = 64  # of one event
@@ -197,7 +198,7 @@ def _steps(outer: _OuterWire, unknown: int) -> Iterator[Batch]:
         read.append(event)
         unknown += more
         size += len(bytes(raw))
-        if size >= STEP_BYTES:
+        if size >= STEP_BYTES or len(read) >= STEP_EVENTS:
             yield Batch(outer.timestamp_s, tuple(read), outer.rank, unknown)
             read, size, unknown = [], 0, 0
     if read or unknown or not outer.events:

@@ -221,6 +221,8 @@ def test_a_large_message_is_read_in_steps_that_are_the_whole(monkeypatch: pytest
     assert sum(step.unknown_fields for step in steps) == whole.unknown_fields == 401
     assert len(steps) == -(-len(payload) // kv_events.STEP_BYTES)
     assert all((step.timestamp_s, step.rank) == (1.5, 2) for step in steps)
+    many = list(kv_events.decode_in_steps(encode([1.5, [["x"]] * 2500, 2])))
+    assert [len(step.events) for step in many] == [kv_events.STEP_EVENTS, kv_events.STEP_EVENTS, 500]
     monkeypatch.setattr(kv_events, "STEP_BYTES", 1)
     assert [len(step.events) for step in kv_events.decode_in_steps(payload)][:3] == [1, 1, 1]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.artifacts import SMALL, TEMPLATE, TOKENIZER, digest, naming
+from tests.fakes.replica import Script, chunk, event
 from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, Rig, until
 from tests.routing.dataplane.conftest import MakeRig
 
@@ -91,3 +92,43 @@ async def test_a_hostile_artifact_costs_its_own_tenant_the_tokens_and_nobody_els
     rig.assert_nothing_held()
     assert (await rig.chat(LONG, key=KEY_B)).status == 200
     assert result(rig, "exact") == 4
+
+
+async def test_megabytes_of_text_hold_up_neither_probes_nor_streams(make_rig: MakeRig) -> None:
+    """Field case FC-PX-12: while eight prompts of two megabytes are tokenised, health probes are answered and a running stream goes on, a piece after
+    each probe. And all of the eight are answered."""
+    rig = await make_rig(tokens_s=30.0, poll_s=0.02)
+    await named(rig)
+    pieces = [event(chunk(f"{number} ")) for number in range(200)] + [b"data: [DONE]\n\n"]
+    gates = {place: asyncio.Event() for place in range(1, len(pieces))}
+    rig.a.scripts = [Script(pieces=pieces, gates=gates)]
+    rig.b.scripts = [Script(pieces=pieces, gates=gates)]
+    plane = rig.router.plane
+
+    def tokenised() -> float:
+        return plane.metrics.registry.get_sample_value("saltroute_tokenise_seconds_count") or 0.0
+
+    headers = {"Authorization": f"Bearer {KEY_A}"}
+    short = {"model": "m-7b", "stream": True, "messages": [{"role": "user", "content": "go on"}]}
+    async with rig.client.post(f"{rig.url}/v1/chat/completions", json=short, headers=headers) as stream:
+        got = await stream.content.readuntil(b"\n\n")
+        rig.a.scripts, rig.b.scripts, before = [], [], tokenised()
+        large = {"model": "m-7b", "messages": [{"role": "user", "content": "Tell me of salt. " * (2 * 1024 * 1024 // 17)}]}
+        asked = [asyncio.create_task(rig.chat(large)) for _ in range(8)]
+        await until(lambda: plane.in_flight == 9, 30)
+        meanwhile = 0
+        for gate in gates.values():
+            assert (await rig.call("GET", "/healthz")).status == 200
+            gate.set()
+            got = await stream.content.readuntil(b"\n\n")
+            if tokenised() > before:
+                break
+            meanwhile += 1
+        for gate in gates.values():
+            gate.set()
+        await stream.content.read()
+    assert got
+    assert meanwhile > 3  # on the loop, the first prompt alone would have taken longer than the first probe
+    assert [reply.status for reply in await asyncio.gather(*asked)] == [200] * 8
+    assert tokenised() - before == 8
+    await rig.settled()
