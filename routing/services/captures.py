@@ -89,6 +89,7 @@ def enable(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, days: int, share
 
     Raises:
         NotFound: no such endpoint in this tenant.
+        Forbidden: the actor may not configure the tenant.
         Invalid: not 1 to ``MAX_DAYS`` days, or no share above 0 and up to 1.
         Conflict: one runs already, or the tenant's budget is used up.
         LimitReached: ``MAX_KEPT`` captures are kept.
@@ -117,7 +118,7 @@ def enable(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, days: int, share
         begun_by=actor.label[:254],
     )
     after = {"capture": str(row.id), "days": days, "share": share, "ends_at": row.ends_at.isoformat()}
-    _noted(row, actor, "endpoint.capture", after=after)
+    _noted(row, actor, "capture.begin", after=after)
     return status(tenant_id=tenant_id, endpoint_id=endpoint_id, now=now)
 
 
@@ -210,7 +211,7 @@ def _end_due(tenant_id: UUID, now: datetime) -> None:
 def _end(row: TraceCapture, actor: Actor, reason: str, at: datetime) -> None:
     row.ended_at, row.end_reason = at, reason
     row.save(update_fields=["ended_at", "end_reason"])
-    _noted(row, actor, "endpoint.capture_end", after={"capture": str(row.id), "reason": reason})
+    _noted(row, actor, "capture.end", after={"capture": str(row.id), "reason": reason})
 
 
 def _destroy(row: TraceCapture, actor: Actor, now: datetime) -> None:
@@ -218,7 +219,7 @@ def _destroy(row: TraceCapture, actor: Actor, now: datetime) -> None:
         row.ended_at, row.end_reason = now, "deleted"
     row.deleted_at, row.seed = now, None
     row.save(update_fields=["ended_at", "end_reason", "deleted_at", "seed"])
-    _noted(row, actor, "endpoint.capture_delete", before={"capture": str(row.id)})
+    _noted(row, actor, "capture.delete", before={"capture": str(row.id)})
 
 
 def _noted(row: TraceCapture, actor: Actor, action: str, *, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> None:

@@ -71,7 +71,8 @@ class _Window:
     @property
     def where(self) -> tuple[str, list[UUID | datetime | list[str]]]:
         """A condition and its values."""
-        text = "tenant_id = %s AND endpoint_id = %s AND started_at >= %s AND started_at < %s AND outcome = ANY(%s) AND prompt_tokens > 0"
+        text = "tenant_id = %s AND endpoint_id = %s AND started_at >= %s AND started_at < %s AND outcome = ANY(%s)"
+        text += " AND prompt_tokens > 0 AND NOT jsonb_exists(record, 'audit')"  # an audit's probes are no traffic of the tenant's
         return text, [self.tenant_id, self.endpoint_id, self.since, self.until, list(ANSWERED)]
 
 

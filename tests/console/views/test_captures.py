@@ -63,7 +63,7 @@ def test_on_off_and_delete(town: Town) -> None:
     assert kept(town)[0].seed is None
     assert "keyed block ids, never what is said" in page(town, town.owner)
     with tenant_scope(town.acorn.tenant_id):
-        assert AuditEntry.objects.filter(action__startswith="endpoint.capture").count() == 3
+        assert AuditEntry.objects.filter(action__startswith="capture.").count() == 3
 
 
 @pytest.mark.parametrize(("days", "percent"), [("0", "10"), ("15", "10"), ("many", "10"), ("3", "0"), ("3", "101"), ("3", "some"), ("3", "nan")])

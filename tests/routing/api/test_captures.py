@@ -75,8 +75,8 @@ def test_on_off_and_delete(acorn: House, chat: Endpoint) -> None:
     assert (off["state"], off["captures"][0]["end_reason"]) == ("ended", "switched off")
     gone = api.delete("endpoints/chat/capture").json()
     assert (gone["state"], gone["captures"], gone["used_bytes"]) == ("off", [], 0)
-    assert [len(acorn.log(f"endpoint.{action}")) for action in ("capture", "capture_end", "capture_delete")] == [1, 1, 1]
-    assert acorn.log("endpoint.capture")[0].after["share"] == 0.25  # type: ignore[index]  # there is one
+    assert [len(acorn.log(f"capture.{action}")) for action in ("begin", "end", "delete")] == [1, 1, 1]
+    assert acorn.log("capture.begin")[0].after["share"] == 0.25  # type: ignore[index]  # there is one
 
 
 def test_who_may(acorn: House, chat: Endpoint) -> None:

@@ -124,6 +124,7 @@ def test_records_tell_lengths_and_reuse_and_what_they_cannot(acorn: Made, chat: 
     decide(acorn, chat)
     decide(acorn, uuid.uuid4())
     decide(acorn, chat, outcome="refused")
+    decide(acorn, chat, audit=True)
     text = run("analyze", "--endpoint", "chat", "--records")
     assert "20 answered requests over 1,140 s" in text
     assert "prompt tokens: 21,000 (p50 1,050, p95 1,905)" in text

@@ -16,7 +16,9 @@ from routing.models import CapturedRequest, TraceCapture
 from routing.services import captures, publishing
 from routing.traces.analysis import analyse
 from routing.traces.request import TraceRequest
-from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound
+from tenants.actor import Actor
+from tenants.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound
+from tenants.core.roles import Role, permissions
 from tenants.scoping import tenant_scope
 from tests.routing.services.captured import keep, packed, record
 from tests.routing.services.made import Made
@@ -99,7 +101,7 @@ def test_it_is_published_and_in_the_audit_log(acorn: Made) -> None:
         assert version(acorn.id) == before + 2  # the repeat changed nothing
         captures.delete(tenant_id=acorn.id, actor=ACTOR, endpoint_id=chat, now=NOW)
         assert version(acorn.id) == before + 3
-        assert actions(acorn.id)[-3:] == ["endpoint.capture", "endpoint.capture_end", "endpoint.capture_delete"]
+        assert actions(acorn.id)[-3:] == ["capture.begin", "capture.end", "capture.delete"]
 
 
 @pytest.mark.parametrize(("wanted", "field"), [({"days": 0}, "days"), ({"days": 15}, "days"), ({"share": 0.0}, "share"), ({"share": 1.01}, "share")])
@@ -289,8 +291,7 @@ def test_nobody_changes_a_captured_request_and_ingest_reads_none(acorn: Made) ->
     with tenant_scope(acorn.id), pytest.raises(DatabaseError, match="permission denied"), transaction.atomic():
         CapturedRequest.objects.update(prompt_tokens=1)
     with tenant_scope(acorn.id), pytest.raises(DatabaseError, match="permission denied"), transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL ROLE saltroute_ingest")
-        cursor.execute("SELECT count(*) FROM routing_capturedrequest")
+        cursor.execute("SET LOCAL ROLE saltroute_ingest; SELECT count(*) FROM routing_capturedrequest")
 
 
 def test_partitions_are_made_and_dropped_by_their_own_door(acorn: Made) -> None:
@@ -321,3 +322,20 @@ def test_ids_of_two_captures_cannot_be_joined(acorn: Made) -> None:
     assert analyse(iter(read(acorn, chat)), capture.BLOCK_TOKENS).ceiling == 0.0
     delete(acorn, chat)
     assert seeds(acorn) == [None, None]
+
+
+@pytest.mark.parametrize("change", ["enable", "disable", "delete"])
+def test_a_role_that_does_not_configure_is_refused_by_the_service_too(acorn: Made, change: str) -> None:
+    """Whatever page or program it came through; nothing is changed then. An admin is the control."""
+    chat = endpoint(acorn)
+    if change != "enable":
+        enable(acorn, chat)
+    before = status(acorn, chat)
+    more: dict[str, Any] = {"days": 1, "share": 1.0} if change == "enable" else {}
+    operator, admin = (Actor(kind="user", label="somebody", permissions=permissions(role)) for role in (Role.OPERATOR, Role.ADMIN))
+    with pytest.raises(Forbidden), tenant_scope(acorn.id):
+        getattr(captures, change)(tenant_id=acorn.id, actor=operator, endpoint_id=chat, now=NOW, **more)
+    assert status(acorn, chat) == before
+    with tenant_scope(acorn.id):
+        getattr(captures, change)(tenant_id=acorn.id, actor=admin, endpoint_id=chat, now=NOW, **more)
+    assert status(acorn, chat) != before
