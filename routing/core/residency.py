@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from routing.core.prefix import DIGEST_BYTES
 from routing.core.stretches import FIRST, Above, Extent, Held, Source, Stretch
@@ -163,23 +163,21 @@ class HistoryIndex:
             self.misses += 1
             return NO_MATCH
         self.hits += 1
-        leaf = found[-1][0]
-        weakest = leaf.inferred_at_s, leaf.pending > 0
-        parts: list[list[Any]] = []  # evidence, and how many blocks of the prompt there are up to the end of what has it
-        blocks = 0
+        leaf, extent = found[-1][0], self._extent
+        blocks = covered = kinds = 0
+        expected = probability = 0.0
+        shown_s, promised = None, False
         for stretch, count in found:
+            if kinds == 0 or (kinds <= MAX_STRETCHES and (stretch.inferred_at_s != shown_s or (stretch.pending > 0) != promised)):
+                reached = extent(blocks)
+                expected += (reached - covered) * probability
+                covered, kinds = reached, kinds + 1
+                one = stretch if kinds <= MAX_STRETCHES else leaf  # beyond the bound: no less than the weakest
+                shown_s, promised = one.inferred_at_s, one.pending > 0
+                probability = _probability(shown_s, promised, now_s, tau_s)
             blocks += count
-            evidence = stretch.inferred_at_s, stretch.pending > 0
-            if parts and (parts[-1][0] == evidence or len(parts) > MAX_STRETCHES):
-                parts[-1][1] = blocks
-            else:  # beyond the bound: no less than the weakest
-                parts.append([evidence if len(parts) < MAX_STRETCHES else weakest, blocks])
-        covered, expected = 0, 0.0
-        for (inferred_at_s, promised), end in parts:
-            reached = self._extent(end)
-            expected += (reached - covered) * _probability(inferred_at_s, promised, now_s, tau_s)
-            covered = reached
-        return Match(blocks, expected / covered, leaf.source, leaf.age_s(now_s))
+        reached = extent(blocks)
+        return Match(blocks, (expected + (reached - covered) * probability) / reached, leaf.source, leaf.age_s(now_s))
 
     def _held(self, replica: str) -> _Replica:
         held = self._replicas.get(replica)
