@@ -12,6 +12,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.views import View
 
 from tenants import queries
@@ -22,7 +23,7 @@ from tenants.core.roles import Permission
 from tenants.models import PLATFORM_SLUG, User
 from tenants.queries import Seat
 from tenants.scoping import tenant_scope
-from tenants.services import denials, second_factors
+from tenants.services import denials, members, second_factors
 
 ERROR_TEMPLATE = "console/refusal.html"
 SWITCHER_TENANTS = 12  # beyond, the list of all has a search
@@ -170,10 +171,9 @@ class TenantPage(View):
         if second_factors.missing(user, seat):
             return to_enrolment(request)
         self.caller = Caller(user=user, seat=seat, seats=seats)
-        if request.method == "GET" and request.session.get(LAST_TENANT) != slug:
-            request.session[LAST_TENANT] = slug
         try:
             with tenant_scope(seat.tenant_id):
+                self._arrive(request)
                 self._permit(request)
                 return super().dispatch(request, *args, **kwargs)
         except NotFound as absent:
@@ -182,6 +182,12 @@ class TenantPage(View):
         except Refusal as refusal:
             self._note(request, refusal)
             return self.refuse(refusal, status=refusal.http_status)
+
+    def _arrive(self, request: HttpRequest) -> None:
+        """Remember the tenant that was looked at last, and that a member has been here."""
+        if request.method == "GET" and request.session.get(LAST_TENANT) != self.caller.seat.slug:
+            request.session[LAST_TENANT] = self.caller.seat.slug
+            members.note_entry(tenant_id=self.tenant_id, user=self.caller.user, now=timezone.now())
 
     def _permit(self, request: HttpRequest) -> None:
         """Ask the method's permission. A method the page does not have needs none: it is answered 405."""

@@ -19,7 +19,7 @@ _DOCS_POLICY = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inl
 
 
 class ContentSecurityPolicy:
-    """Adds Content-Security-Policy to every answer, and forbids caches to keep what a signed-in person saw."""
+    """Adds Content-Security-Policy to every answer, HSTS behind TLS, and forbids caches to keep what a signed-in person saw."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -29,6 +29,9 @@ class ContentSecurityPolicy:
         response.headers.setdefault("Content-Security-Policy", _DOCS_POLICY if request.path.startswith(_API_DOCS) else _POLICY)
         if not request.path.startswith("/static/"):
             response.headers.setdefault("Cache-Control", "private, no-store")
+        if settings.HTTPS and settings.SECURE_HSTS_SECONDS:
+            # Django's own sends it only over TLS that it sees; ours ends at the proxy.
+            response.headers.setdefault("Strict-Transport-Security", f"max-age={settings.SECURE_HSTS_SECONDS}")
         return response
 
 

@@ -136,6 +136,8 @@ OPERATORS_SECOND_FACTOR = env.flag("SALTROUTE_OPERATORS_SECOND_FACTOR", False)  
 
 # Mail: a server, or a directory into which each mail is written as a file, or none. Read by the worker that sends; the web asks whether it is set.
 CONSOLE_URL = env.text("SALTROUTE_CONSOLE_URL", f"http://127.0.0.1:{env.integer('CONTROL_PORT', 8000)}")
+if HTTPS and CONSOLE_URL.startswith("https://"):
+    CSRF_TRUSTED_ORIGINS.append("https://" + CONSOLE_URL.removeprefix("https://").split("/", 1)[0])  # forms come from there; we see plain HTTP
 EMAIL_HOST = env.text("SALTROUTE_SMTP_HOST", "") or "localhost"
 EMAIL_PORT = env.integer("SALTROUTE_SMTP_PORT", 587, low=1, high=65535)
 EMAIL_HOST_USER = env.text("SALTROUTE_SMTP_USER", "")

@@ -160,6 +160,8 @@ class Membership(TenantRow):
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
     role = models.CharField(max_length=16, choices=[(role.value, role.value) for role in Role])
+    # Since when the person has been here themselves. Before that others see their address alone: anybody's can be added.
+    entered_at = models.DateTimeField(null=True, blank=True)
 
     class Meta(TenantRow.Meta):
         constraints = [

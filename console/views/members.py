@@ -146,7 +146,8 @@ class RequireSecondFactor(MembersPage):
     needs = {"GET": Permission.OWN, "POST": Permission.OWN}
 
     def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
-        without = [one.row for one in people.members(self.tenant_id, self.caller.seat, self.caller.user) if one.row.user.second_factor_at is None]
+        rows = [one.row for one in people.members(self.tenant_id, self.caller.seat, self.caller.user)]
+        without = [row for row in rows if row.entered_at is not None and row.user.second_factor_at is None]
         return self.page("console/require_second_factor.html", {"without": without})
 
     def post(self, request: HttpRequest) -> HttpResponse:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -75,7 +76,8 @@ class ConsoleSessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-u
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:  # noqa: ARG002 - drf-spectacular's signature
         """The scheme."""
-        return {"type": "apiKey", "in": "cookie", "name": "sessionid", "description": "The console's session; changes also need X-CSRFToken."}
+        said = "The console's session; changes also need X-CSRFToken."
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": said}
 
 
 class FieldFault(msgspec.Struct, frozen=True):

@@ -162,7 +162,7 @@ def _accept(token: str, user: User, peer_address: str, now: datetime) -> Members
             raise LimitReached(f"A tenant has at most {MAX_MEMBERS_PER_TENANT} members (MAX_MEMBERS_PER_TENANT).")
         row.accepted_at = now
         row.save(update_fields=["accepted_at"])
-        membership = Membership(tenant=offered.tenant, user=user, role=row.role)
+        membership = Membership(tenant=offered.tenant, user=user, role=row.role, entered_at=now)
         with refuse_on(membership_once_per_tenant=Conflict("You are a member of this tenant.")):
             membership.save()
         actor = Actor(kind="user", id=user.id, label=user.email, peer_address=peer_address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -12,7 +13,7 @@ from tenants.constraints import refuse_on
 from tenants.core.api_key import Kind
 from tenants.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound
 from tenants.core.roles import Role
-from tenants.models import PLATFORM_SLUG, ApiKey, Membership
+from tenants.models import PLATFORM_SLUG, ApiKey, Membership, User
 from tenants.services import accounts, api_keys, locks
 
 MAX_MEMBERS_PER_TENANT = 500
@@ -74,6 +75,11 @@ def remove(*, tenant_id: UUID, actor: Actor, membership_id: UUID, ceiling: Role)
     _record(membership, actor, "member.remove", before={"role": membership.role})
     Membership.objects.filter(tenant_id=tenant_id, id=membership_id).delete()
     return membership
+
+
+def note_entry(*, tenant_id: UUID, user: User, now: datetime) -> None:
+    """Note that a member is here themselves, the first time; inside the tenant's scope. No change of configuration: nothing is recorded."""
+    Membership.objects.filter(tenant_id=tenant_id, user=user, entered_at=None).update(entered_at=now)
 
 
 def tokens_of(membership: Membership) -> QuerySet[ApiKey]:

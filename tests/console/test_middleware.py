@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.test import Client
+from pytest_django import Settings
 
 import console
 from tests.console.rows import Town
@@ -37,6 +38,15 @@ def test_every_page_allows_only_what_we_ship(town: Town, path: str) -> None:
 def test_the_policy_also_stands_on_a_redirect_and_a_refused_form() -> None:
     for response in (Client().get("/t/acorn"), Client(enforce_csrf_checks=True).post("/login")):
         assert "script-src 'self'" in response.headers["Content-Security-Policy"]
+
+
+@pytest.mark.django_db
+def test_browsers_are_told_to_stay_with_tls_behind_it_alone(settings: Settings) -> None:
+    """The proxy ends TLS, so Django's own middleware sees none and would send nothing."""
+    assert "Strict-Transport-Security" not in Client().get("/login").headers
+    settings.HTTPS, settings.SECURE_HSTS_SECONDS = True, 600
+    for path in ("/login", "/t/nowhere", "/api/v1/me"):
+        assert Client().get(path).headers["Strict-Transport-Security"] == "max-age=600"
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)

@@ -39,6 +39,8 @@ SECOND_FACTOR = "tests/tenants/core/test_second_factor.py"
 SECOND_FACTORS = "tests/tenants/services/test_second_factors.py"
 SIGN_IN_CODE = "tests/console/views/test_second_factor.py"
 INVITATIONS = "tests/tenants/services/test_invitations.py"
+TRACES = "tests/routing/traces"
+TRACE_JOBS = "tests/routing/services/traces"
 RECONCILE = ("tests/routing/core/test_reconcile.py",)
 TRANSFER = ("tests/routing/core/test_transfer.py",)
 PAIRS = ("tests/routing/core/test_pairs.py",)
@@ -912,13 +914,6 @@ _PEOPLE = [
         (f"{INVITATIONS}::test_an_account_joins_with_its_own_address_alone",),
     ),
     Mutant(
-        "an invitation sets the password of an account",
-        "tenants/services/invitations.py",
-        "    if offered.account is not None:\n",
-        "    if offered.account is not None and offered.account.pk is None:\n",
-        (f"{INVITATIONS}::test_an_account_joins_with_its_own_address_alone",),
-    ),
-    Mutant(
         "the link of an invitation for every inviter",
         "tenants/services/invitations.py",
         "mail.invitation_link(token) if show_link else None)",
@@ -947,14 +942,14 @@ _QUOTAS = [
         "routing/core/quota.py",
         "return self.limit if self.routers <= 1 else max(1, math.ceil(self.limit / (slices * self.routers)))",
         "return self.limit",
-        (f"{QUOTA}::test_no_minute_sees_more_than_the_limit_and_a_slice_for_each_router",),
+        (f"{QUOTA}::test_who_has_not_heard_for_long_uses_a_slice_at_most",),
     ),
     Mutant(
         "quota: what others used not counted",
         "routing/core/quota.py",
         "return terms.limit - _within(self.others, now_s) - _within(self.said, now_s)",
         "return terms.limit - _within(self.said, now_s)",
-        (f"{QUOTA}::test_no_minute_sees_more_than_the_limit_and_a_slice_for_each_router",),
+        (f"{QUOTA}::test_what_others_used_is_gone_here_too",),
     ),
     Mutant(
         "quota: a window that is too short",
@@ -1035,6 +1030,111 @@ _QUOTAS = [
     ),
 ]
 
+_MEASURES = [
+    Mutant(
+        "coarser sums tell others' load apart",
+        "routing/core/cause_sum.py",
+        "folds = fold and not one.own_pool",
+        "folds = False",
+        ("tests/routing/api/test_causes.py::test_coarser_sums_fold_what_no_read_could_fold_any_more",),
+    ),
+    Mutant(
+        "every pool passes for the tenant's own",
+        "routing/dataplane/causes.py",
+        "return all(pool.owner_tenant_id == flight.caller.grant.tenant.snapshot.tenant_id for pool in pools)",
+        "return bool(pools)",
+        ("tests/routing/dataplane/test_causes.py::test_a_pool_of_somebody_else_is_not_passed_for_an_own_one",),
+    ),
+    Mutant(
+        "what a platform's replica did is told to each tenant",
+        "routing/dataplane/replica_states.py",
+        "yield pool.owner_tenant_id, entry.id, entry.url",
+        "yield tenant.snapshot.tenant_id, entry.id, entry.url",
+        ("tests/routing/dataplane/test_replica_states.py::test_each_replica_is_told_once_for_the_owner_of_its_pool",),
+    ),
+    Mutant(
+        "a state's MAC is a record's",
+        "routing/core/replica_state.py",
+        '_DOMAIN + data, "sha256")',
+        'data, "sha256")',
+        ("tests/routing/core/test_replica_state.py::test_a_state_comes_back_and_its_mac_is_of_no_record",),
+    ),
+    Mutant(
+        "requests are counted once for each grain",
+        "routing/services/rollups.py",
+        'where = "tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"',
+        'where = "tenant_id = %s AND grain >= %s AND start_at >= %s AND start_at < %s"',
+        ("tests/routing/services/test_rollups.py::test_every_grain_adds_up_to_the_same",),
+    ),
+    Mutant(
+        "an empty text is no item",
+        "routing/services/record_store.py",
+        'return _SEPARATOR.join(["", *(',
+        "return _SEPARATOR.join([*(",
+        ("tests/routing/services/test_record_store.py::test_any_text_goes_into_its_own_column_and_row",),
+    ),
+]
+
+
+_TRACES = [
+    Mutant(
+        "a review that is surer than its conversations let it be",
+        "routing/traces/review.py",
+        "found[place] = self.of(of_runs, of_groups[group])",
+        "found[place] = self.of(of_runs, draw.multinomial(len(group), np.full(len(group), 1 / len(group))).astype(np.float64))",
+        (f"{TRACES}/test_review.py::test_conversations_are_resampled_and_not_requests",),
+    ),
+    Mutant(
+        "a review whose interval misses that nothing differs",
+        "routing/traces/review.py",
+        "    return Interval(value, float(low), float(high))",
+        "    return Interval(value, float(low + high) / 2, float(high))",
+        (f"{TRACES}/test_review.py::test_where_nothing_differs_the_interval_holds_zero",),
+    ),
+    Mutant(
+        "a replay that shares between scopes",
+        "routing/traces/stored.py",
+        "if scope else one",
+        "if False else one",
+        (f"{TRACES}/test_stored.py::test_blocks_of_two_scopes_are_two",),
+    ),
+    Mutant(
+        "a trace that is kept with its names",
+        "routing/traces/stored.py",
+        "blocks=tuple([block[number] for number in one.blocks]),",
+        "blocks=one.blocks,",
+        (f"{TRACES}/test_stored.py::test_nothing_of_a_name_is_kept",),
+    ),
+    Mutant(
+        "a report with markup of others",
+        "routing/traces/pages.py",
+        "autoescape=True",
+        "autoescape=False",
+        (f"{TRACES}/test_work.py::test_a_page_is_whole_by_itself_and_holds_no_markup_of_others",),
+    ),
+    Mutant(
+        "a reader of traces with our environment",
+        "routing/services/traces/child.py",
+        "            env=env,\n",
+        "",
+        (f"{TRACE_JOBS}/test_files.py::test_the_process_holds_nothing_of_ours",),
+    ),
+    Mutant(
+        "a trace job written by who lost it",
+        "routing/services/traces/running.py",
+        "id=self.row.id, holder=self.holder, state=",
+        "id=self.row.id, state=",
+        (f"{TRACE_JOBS}/test_jobs.py::test_who_lost_the_lease_writes_nothing_any_more",),
+    ),
+    Mutant(
+        "a trace job begun twice",
+        "routing/services/traces/running.py",
+        " or (row.lease_until is not None and row.lease_until > now):",
+        ":",
+        (f"{TRACE_JOBS}/test_jobs.py::test_a_job_whose_worker_died_goes_on_from_its_checkpoint",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -1052,7 +1152,9 @@ MUTANTS: tuple[Mutant, ...] = (
     *_RECONCILIATION,
     *_OVERLOAD,
     *_TRANSFERS,
+    *_TRACES,
     *_CAPTURES,
     *_PEOPLE,
     *_QUOTAS,
+    *_MEASURES,
 )

@@ -15,7 +15,8 @@ import django, json; django.setup()
 from django.conf import settings as s
 print(json.dumps({n: getattr(s, n) for n in (
     "SESSION_COOKIE_NAME", "SESSION_COOKIE_SECURE", "SESSION_COOKIE_HTTPONLY", "SESSION_COOKIE_SAMESITE", "CSRF_COOKIE_SECURE",
-    "CSRF_COOKIE_SAMESITE", "SECURE_HSTS_SECONDS", "SECURE_REFERRER_POLICY", "X_FRAME_OPTIONS", "SESSION_COOKIE_AGE", "SESSION_IDLE_S", "DEBUG")}))
+    "CSRF_COOKIE_SAMESITE", "SECURE_HSTS_SECONDS", "SECURE_REFERRER_POLICY", "X_FRAME_OPTIONS", "SESSION_COOKIE_AGE", "SESSION_IDLE_S", "DEBUG",
+    "CSRF_TRUSTED_ORIGINS")}))
 """
 
 
@@ -44,7 +45,7 @@ def test_the_check_would_say_something() -> None:
 
 
 def test_cookies_and_headers_behind_tls() -> None:
-    found = _settings(SALTROUTE_HTTPS="1")
+    found = _settings(SALTROUTE_HTTPS="1", SALTROUTE_CONSOLE_URL="https://console.example/x")
     assert found == {
         "SESSION_COOKIE_NAME": "__Host-sessionid",
         "SESSION_COOKIE_SECURE": True,
@@ -58,6 +59,7 @@ def test_cookies_and_headers_behind_tls() -> None:
         "SESSION_COOKIE_AGE": 12 * 3600,
         "SESSION_IDLE_S": 3600,
         "DEBUG": False,
+        "CSRF_TRUSTED_ORIGINS": ["https://console.example"],
     }
 
 

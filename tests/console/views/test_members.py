@@ -17,7 +17,7 @@ from tenants.scoping import tenant_scope
 from tenants.services import api_keys
 from tests.console import rows
 from tests.console.rows import Town
-from tests.tenants.people import link, mailed
+from tests.tenants.people import link, mailed, with_second_factor
 
 pytestmark = pytest.mark.django_db
 NEW = {"name": "New", "password": "another long pass phrase", "again": "another long pass phrase"}
@@ -156,3 +156,25 @@ def test_a_bad_invitation_is_refused_with_what_was_typed(town: Town, email: str,
     response = _invite(town.owner, email, role)
     assert response.status_code == status
     assert f'value="{email}"' in response.content.decode()
+
+
+def test_nothing_is_told_of_a_person_who_has_not_been_here(town: Town) -> None:
+    """Anybody's address can be added: with or without an account, a name or a second factor it looks the same, until the person opens a page here."""
+    stranger = User.objects.get(email="stranger@example.com")
+    User.objects.filter(id=stranger.id).update(name="Sam Stranger")
+    with_second_factor(stranger)
+    rows.member(town.acorn.tenant_id, stranger, "viewer")
+
+    def row(email: str) -> str:
+        page = town.owner.get("/t/acorn/members").content.decode()
+        found = next(part for part in page.split("<tr>") if f">{email}" in part)
+        return re.sub(r"/members/[0-9a-f-]{36}|<time.*?</time>", "", found.replace(email, ""), flags=re.DOTALL)
+
+    assert row("stranger@example.com") == row("quiet@acorn.example")
+    before = town.owner.get("/t/acorn/members/second-factor").content.decode()
+    assert "stranger@example.com" not in before
+    assert "quiet@acorn.example" not in before
+    client = Client()
+    client.force_login(User.objects.get(id=stranger.id))
+    assert client.get("/t/acorn/keys").status_code == 200
+    assert "Sam Stranger" in row("stranger@example.com")
