@@ -14,6 +14,7 @@ from routing.models import Alert, Webhook, WebhookDelivery
 from routing.services import alerts, slo
 
 RESOLVED_ROWS = 20
+OBJECTIVE_ROWS = 100  # on the page, those that burn fastest first
 DELIVERY_ROWS = 30
 
 
@@ -40,6 +41,11 @@ class Objective:
     target_s: float
     share: float
     windows: tuple[Window, ...]
+
+    @property
+    def worst_rate(self) -> float:
+        """The fastest that any window burns."""
+        return max((window.rate or 0.0 for window in self.windows), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

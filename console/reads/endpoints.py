@@ -10,6 +10,7 @@ from namespaces.core.components import COMPONENTS
 from routing.models import Endpoint
 
 MAX_ROWS = 1000
+PAGE_ROWS = 200
 MAX_TARGETS = 3  # drawn on one plot
 
 

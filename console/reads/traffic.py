@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from django.db import connection
-
 from routing.core.histogram import EMPTY, Histogram
-from routing.core.rollup import GRAINS, Grain, Key, Rollup
+from routing.core.rollup import Grain, Key, Rollup
 from routing.services import rollups
 
 FAILED = ("upstream_error", "timeout", "incomplete")  # ours or a replica's; a 4xx is the client's and a refusal is counted apart
-MAX_ENDPOINTS = 50  # of the table, those with most requests
+MAX_ENDPOINTS = 25  # of the table, those with most requests
 MAX_CODES = 8
 
 
@@ -204,13 +202,7 @@ class ByEndpoint:
 def by_endpoint(tenant_id: UUID, *, span: Range, now: datetime, most: int = MAX_ENDPOINTS) -> ByEndpoint:
     """The same range by endpoint, inside the tenant scope, in two queries: PostgreSQL adds up which they are, and only their rows are read."""
     since = floor(now - span.span, span.grid_s)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT endpoint_id, sum(requests) FROM routing_rolluprow WHERE tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"
-            " GROUP BY endpoint_id ORDER BY 2 DESC, 1",
-            [tenant_id, GRAINS.index("endpoint"), since, now],
-        )
-        ranked: list[UUID | None] = [row[0] for row in cursor.fetchall()]
+    ranked = rollups.busiest_endpoints(tenant_id, since=since, until=now)
     shown = ranked[:most]
     found: dict[UUID | None, Traffic] = {one: Traffic() for one in shown}
     for key, one in _read(tenant_id, since=since, until=now, grain="endpoint", endpoints=[one for one in shown if one is not None]):

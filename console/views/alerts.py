@@ -22,9 +22,11 @@ class Alerts(TenantPage):
     def get(self, request: HttpRequest) -> HttpResponse:
         refresh = is_fragment(request)  # takes the live part alone
         past, past_next = ((), "") if refresh else alerts.resolved(self.tenant_id, request.GET.get("resolved", ""))
+        objectives = sorted(alerts.objectives(self.tenant_id), key=lambda one: -one.worst_rate)
         context = {
             "firing": alerts.firing(self.tenant_id),
-            "objectives": alerts.objectives(self.tenant_id),
+            "objectives": objectives[: alerts.OBJECTIVE_ROWS],
+            "objectives_left": max(0, len(objectives) - alerts.OBJECTIVE_ROWS),
             "resolved": past,
             "resolved_next": past_next,
             "resolved_later": bool(request.GET.get("resolved")),

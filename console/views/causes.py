@@ -30,7 +30,7 @@ class CausesPage(TenantPage):
         readable = None if self.caller.seat.platform else queries.own_replica_ids(self.tenant_id)
         endpoint_id = decisions.as_uuid(request.GET.get("endpoint", ""))
         now = timezone.now()
-        found = summed(self.tenant_id, by=by, readable=readable, endpoint_id=endpoint_id, since=now - span.span, until=now)
+        found = summed(self.tenant_id, by=by, readable=readable, endpoint_id=endpoint_id, since=now - span.span, until=now, most=_PAGE_GROUPS)
         known = endpoints.names(self.tenant_id)
         scopes = dict(tenant_queries.scopes(self.tenant_id).values_list("id", "path")) if by == "scope" else {}
         names = {str(one): name for one, name in (known if by == "endpoint" else {key: path or "(root)" for key, path in scopes.items()}).items()}
@@ -44,7 +44,7 @@ class CausesPage(TenantPage):
             "span": span,
             "endpoint_names": known,
             "endpoint_id": endpoint_id,
-            "left_out": len(found.groups) - len(groups),
+            "left_out": found.left_out + len(found.groups) - len(groups),
             "chart": _chart(groups),
         }
         return self.page("console/causes.html", context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
@@ -16,13 +17,22 @@ from tenants.models import Tenant
 
 
 class Endpoints(TenantPage):
-    """All endpoints of the tenant."""
+    """Endpoints of the tenant by name, a page at a time; ``q`` is a part of a name."""
 
     tab = "endpoints"
 
-    def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
-        rows = queries.endpoints(self.tenant_id).order_by("name")[: endpoints.MAX_ROWS]
-        context = {"endpoints": rows, "pool_names": pools.names(self.tenant_id), "router_url": settings.ROUTER_PUBLIC_URL}
+    def get(self, request: HttpRequest) -> HttpResponse:
+        part, after = (request.GET.get(name, "").replace("\0", "")[:200] for name in ("q", "after"))
+        wanted = queries.endpoints(self.tenant_id).filter(name__gt=after, name__icontains=part).order_by("name")
+        rows = list(wanted[: endpoints.PAGE_ROWS + 1])
+        following = rows[endpoints.PAGE_ROWS - 1].name if len(rows) > endpoints.PAGE_ROWS else ""
+        paging = {"part": part, "after": after, "next_query": urlencode({"q": part, "after": following}) if following else ""}
+        context = {
+            **paging,
+            "endpoints": rows[: endpoints.PAGE_ROWS],
+            "pool_names": pools.names(self.tenant_id),
+            "router_url": settings.ROUTER_PUBLIC_URL,
+        }
         return self.page("console/endpoints.html", context)
 
 

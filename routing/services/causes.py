@@ -8,6 +8,7 @@ folded as in a single decision (:mod:`routing.services.disclosure`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, cast
 from uuid import UUID
@@ -56,7 +57,8 @@ class Causes(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     until: datetime
     by: By
-    decisions: int
+    decisions: int  # of these groups
+    left_out: int  # groups that were not read
     groups: list[Group]
 
 
@@ -69,9 +71,10 @@ def summed(
     since: datetime | None = None,
     until: datetime | None = None,
     hours: int = 1,
+    most: int | None = None,
 ) -> Causes:
     """Sum causes inside the tenant's scope. ``readable``: ids of the replicas whose share may be told apart; None is all. Without
-    ``since`` the period is the last ``hours``.
+    ``since`` the period is the last ``hours``. ``most``: of endpoints only those with most requests; the rest is not read.
 
     Raises:
         Invalid: a period that is empty or longer than ``MAX_PERIOD``.
@@ -85,11 +88,17 @@ def summed(
     grain = _grain(by, endpoint_id, whole=readable is None)
     since = rollups.step_of(since, now, grain)
     sums: dict[str | None, _Sum] = {}
-    for of, own, kind, name, count in _read(tenant_id, by, grain, _Narrowed(since, until, endpoint_id, readable)):
+    asked = _Narrowed(since, until, [endpoint_id] if endpoint_id else None, readable)
+    left_out = 0
+    if by == "endpoint" and endpoint_id is None and most is not None:
+        ranked = rollups.busiest_endpoints(tenant_id, since=since, until=until)
+        asked, left_out = asked._replace(endpoints=ranked[:most]), max(0, len(ranked) - most)
+    for of, own, kind, name, count in _read(tenant_id, by, grain, asked):
         sums.setdefault(of, _Sum()).add(kind, name, count, own=own)
     groups = [one.group(of) for of, one in sums.items()]
     groups.sort(key=(lambda group: group.of or "") if by == "hour" else (lambda group: (-group.seconds, group.of or "")))
-    return Causes(since=since, until=until, by=by, decisions=sum(group.decisions for group in groups), groups=groups)
+    decisions = sum(group.decisions for group in groups)
+    return Causes(since=since, until=until, by=by, decisions=decisions, left_out=left_out, groups=groups)
 
 
 def _grain(by: By, endpoint_id: UUID | None, *, whole: bool) -> Grain:
@@ -102,12 +111,15 @@ def _grain(by: By, endpoint_id: UUID | None, *, whole: bool) -> Grain:
 class _Narrowed(NamedTuple):
     since: datetime
     until: datetime
-    endpoint_id: UUID | None
+    endpoints: Sequence[UUID | None] | None
     readable: set[str] | None
 
 
 def _read(tenant_id: UUID, by: By, grain: Grain, asked: _Narrowed) -> list[tuple[str | None, bool, str, str, int]]:
     """(group, whether its replicas may be told apart, kind, name, sum): PostgreSQL adds up, so few rows come here."""
+    narrowed = "true"
+    if asked.endpoints is not None:
+        narrowed = "endpoint_id = ANY(%(endpoints)s)" + (" OR endpoint_id IS NULL" if None in asked.endpoints else "")
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
@@ -116,7 +128,7 @@ def _read(tenant_id: UUID, by: By, grain: Grain, asked: _Narrowed) -> list[tuple
                            %(all)s OR replica_id = '' OR replica_id = ANY(%(readable)s) AS own
                       FROM routing_rolluprow
                      WHERE tenant_id = %(tenant)s AND grain = %(grain)s AND start_at >= %(since)s AND start_at < %(until)s
-                       AND (%(endpoint)s::uuid IS NULL OR endpoint_id = %(endpoint)s) AND causes <> '{{}}') rows
+                       AND ({narrowed}) AND causes <> '{{}}') rows
              CROSS JOIN LATERAL (
                    SELECT 'n' AS kind, '' AS name, (causes->>'n')::bigint AS counted
                    UNION ALL SELECT 'us', key, value::bigint FROM jsonb_each_text(causes->'us')
@@ -131,7 +143,7 @@ def _read(tenant_id: UUID, by: By, grain: Grain, asked: _Narrowed) -> list[tuple
                 "grain": GRAINS.index(grain),
                 "since": asked.since,
                 "until": asked.until,
-                "endpoint": asked.endpoint_id,
+                "endpoints": [one for one in asked.endpoints or () if one is not None],
             },
         )
         return cast("list[tuple[str | None, bool, str, str, int]]", cursor.fetchall())

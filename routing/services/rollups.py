@@ -89,6 +89,18 @@ def forget(tenant_id: UUID, *, rollups_before: datetime, usage_before: datetime)
         return int(gone + cursor.rowcount)
 
 
+def busiest_endpoints(tenant_id: UUID, *, since: datetime, until: datetime) -> list[UUID | None]:
+    """Endpoints by their requests in ``[since, until)``, the most first; None: requests before an endpoint was known. In the tenant's scope."""
+    require_scope(tenant_id)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT endpoint_id FROM routing_rolluprow WHERE tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"
+            " GROUP BY endpoint_id ORDER BY sum(requests) DESC, 1",
+            [tenant_id, GRAINS.index("endpoint"), since, until],
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
 def step_of(moment: datetime, now: datetime, grain: Grain = "detail") -> datetime:
     """The begin of the step that holds ``moment``, as wide as rows of its age are or may soon be: rows from it on are wholly within."""
     unix_s = moment.timestamp()

@@ -13,6 +13,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from console.reads import endpoints
 from namespaces.core.components import COMPONENTS
 from routing.models import Endpoint
 from tenants.scoping import tenant_scope
@@ -52,6 +53,7 @@ def test_a_snippet_cannot_run_what_somebody_named_an_endpoint(name: str) -> None
 
 
 def test_many_endpoints_cost_no_more_queries(town: Town) -> None:
+    town.owner.get("/t/acorn/endpoints")  # the session is noted once
     with CaptureQueriesContext(connection) as few:
         town.owner.get("/t/acorn/endpoints")
     with tenant_scope(town.acorn.tenant_id):
@@ -71,3 +73,22 @@ def test_no_endpoint_yet_is_taught(town: Town) -> None:
     page = town.owner.get("/t/acorn/endpoints").content.decode()
     assert "No endpoint yet" in page
     assert "- slug: acorn" in page
+
+
+def test_a_long_list_is_paged_and_found_by_a_part_of_its_names(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "PAGE_ROWS", 3)
+    with tenant_scope(town.acorn.tenant_id):
+        for number in range(5):
+            one = Endpoint.objects.get(name="llama-chat")
+            one.id, one.name = uuid.uuid4(), f"m-{number} & more"
+            one._state.adding = True
+            one.save()
+    first = town.viewer.get("/t/acorn/endpoints").content.decode()
+    assert [name in first for name in ("llama-chat", "m-1 &amp; more", "m-2 &amp; more")] == [True, True, False]
+    (query,) = re.findall(r'href="\?(q=[^"]*after=[^"]*)"', first)
+    second = town.viewer.get(f"/t/acorn/endpoints?{html.unescape(query)}").content.decode()
+    assert [name in second for name in ("llama-chat", "m-1 &amp; more", "m-2 &amp; more", "m-4 &amp; more")] == [False, False, True, True]
+    found = town.viewer.get("/t/acorn/endpoints?q=M-3").content.decode()
+    assert "m-3 &amp; more" in found
+    assert "llama-chat" not in found
+    assert "No endpoint of such a name" in town.viewer.get("/t/acorn/endpoints?q=%00%3Cimg%3E").content.decode()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import uuid
 
+import msgspec
 import pytest
 
 from routing.core.record import CauseRecord
@@ -114,3 +116,13 @@ async def test_what_is_kept_of_turns_is_bounded(rig: Rig) -> None:
     assert turns.dropped > 20
     page = rig.router.plane.metrics.page().decode()
     assert f"saltroute_turns_dropped_total {float(turns.dropped)}" in page
+
+
+async def test_a_pool_of_somebody_else_is_not_passed_for_an_own_one(rig: Rig) -> None:
+    """So that sums which no longer say of which replica tell nobody of others' load."""
+    await rig.chat()
+    assert _cause(rig).own_pool
+    granted = tuple(msgspec.structs.replace(pool, owner_tenant_id=uuid.uuid4(), shared=True) for pool in rig.acme.pools)
+    rig.publish(bumped(rig.acme, pools=granted))
+    await rig.chat()
+    assert not _cause(rig).own_pool
