@@ -1135,52 +1135,6 @@ _TRACES = [
     ),
 ]
 
-_MEASURES = [
-    Mutant(
-        "coarser sums tell others' load apart",
-        "routing/core/cause_sum.py",
-        "folds = fold and not one.own_pool",
-        "folds = False",
-        ("tests/routing/api/test_causes.py::test_coarser_sums_fold_what_no_read_could_fold_any_more",),
-    ),
-    Mutant(
-        "every pool passes for the tenant's own",
-        "routing/dataplane/causes.py",
-        "return all(pool.owner_tenant_id == flight.caller.grant.tenant.snapshot.tenant_id for pool in pools)",
-        "return bool(pools)",
-        ("tests/routing/dataplane/test_causes.py::test_a_pool_of_somebody_else_is_not_passed_for_an_own_one",),
-    ),
-    Mutant(
-        "what a platform's replica did is told to each tenant",
-        "routing/dataplane/replica_states.py",
-        "yield pool.owner_tenant_id, entry.id, entry.url",
-        "yield tenant.snapshot.tenant_id, entry.id, entry.url",
-        ("tests/routing/dataplane/test_replica_states.py::test_each_replica_is_told_once_for_the_owner_of_its_pool",),
-    ),
-    Mutant(
-        "a state's MAC is a record's",
-        "routing/core/replica_state.py",
-        '_DOMAIN + data, "sha256")',
-        'data, "sha256")',
-        ("tests/routing/core/test_replica_state.py::test_a_state_comes_back_and_its_mac_is_of_no_record",),
-    ),
-    Mutant(
-        "requests are counted once for each grain",
-        "routing/services/rollups.py",
-        'where = "tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"',
-        'where = "tenant_id = %s AND grain >= %s AND start_at >= %s AND start_at < %s"',
-        ("tests/routing/services/test_rollups.py::test_every_grain_adds_up_to_the_same",),
-    ),
-    Mutant(
-        "an empty text is no item",
-        "routing/services/record_store.py",
-        'return _SEPARATOR.join(["", *(',
-        "return _SEPARATOR.join([*(",
-        ("tests/routing/services/test_record_store.py::test_any_text_goes_into_its_own_column_and_row",),
-    ),
-]
-
-
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -1202,6 +1156,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_CAPTURES,
     *_PEOPLE,
     *_QUOTAS,
-    *_MEASURES,
     *_MEASURES,
 )

@@ -17,6 +17,7 @@ from tests.routing.core.quota_world import World
 STEP = st.one_of(
     st.tuples(st.just("ask"), st.integers(0, 3), st.integers(1, 60)),
     st.tuples(st.just("burst"), st.integers(0, 3), st.integers(1, 30)),
+    st.tuples(st.just("greedy"), st.integers(0, 3), st.integers(1, 120)),
     st.tuples(st.just("exchange"), st.integers(0, 3), st.booleans()),
     st.tuples(st.just("settle"), st.integers(0, 200), st.integers(0, 90)),
     st.tuples(st.just("wait"), st.floats(0.001, 3.0), st.none()),
@@ -32,6 +33,10 @@ def _play(world: World, steps: list[tuple[str, Any, Any]], *, overrun: bool) -> 
         elif what == "burst":
             for _ in range(20):
                 world.ask(one % world.routers, other)
+        elif what == "greedy":  # one after the other, each told at once
+            for _ in range(other):
+                world.ask(one % world.routers, 1)
+                world.exchange(one % world.routers)
         elif what == "exchange":
             world.exchange(one % world.routers, answer_lost=other)
         elif what == "settle" and (running := world.running()):
@@ -67,6 +72,29 @@ def test_no_minute_sees_more_than_the_limit_and_a_slice_for_each_router(
     world = World.minute(limit, routers, errors_s)
     _play(world, steps, overrun=False)
     assert _largest_window(world) <= limit + _overshoot(world, MINUTE_SLICES)
+
+
+def test_who_has_not_heard_for_long_uses_a_slice_at_most() -> None:
+    """One router uses the whole limit, telling each request; another that heard nothing of it passes one slice, and nothing once it has heard."""
+    world = World.minute(100, 2)
+    slice_of_one = world.terms.slice(MINUTE_SLICES)
+    for _ in range(200):
+        world.ask(0, 1)
+        world.exchange(0)
+    assert world.charged(0, world.now_s) == 100
+    assert sum(world.ask(1, 1) is not None for _ in range(200)) == slice_of_one == 13
+    world.exchange(1)
+    assert world.ask(1, 1) is None
+
+
+def test_what_others_used_is_gone_here_too() -> None:
+    """Two that tell and hear of each request share the limit to the last one."""
+    for world in (World.minute(100, 2), World.month(100, 2)):
+        passed = 0
+        for number in range(400):
+            passed += world.ask(number % 2, 1) is not None
+            world.exchange(number % 2)
+        assert 100 <= passed <= 101
 
 
 @settings(max_examples=200)
@@ -166,13 +194,13 @@ def test_what_nobody_knows_to_be_heard_is_said_again() -> None:
     """A reservation was told, the answer lost, the request ended: nothing differs from what was surely heard, and yet it has to be told."""
     meter = MonthMeter("2027-01")
     meter.heard(0.0, "me", {})
-    stamp = meter.take(1.0, 10)
-    assert meter.report(1.0, "me") == {"me": "0:10:1"}
-    meter.settle(1.1, stamp, 10, 0)
-    assert meter.due(1.2)
-    assert meter.report(1.2, "me") == {"me": "0:0:1"}
-    meter.heard(1.2, "me", {"me": "0:0:1"})
-    assert not meter.due(1.3)
+    stamp = meter.take(0.1, 10)
+    assert meter.report(0.1, "me") == {"me": "0:10:0"}
+    meter.settle(0.2, stamp, 10, 0)
+    assert meter.due(0.3)
+    assert meter.report(0.3, "me") == {"me": "0:0:0"}
+    meter.heard(0.3, "me", {"me": "0:0:0"})
+    assert not meter.due(0.4)
 
 
 def test_a_new_month_begins_empty_and_the_old_one_gets_what_ran_over_its_end() -> None:
