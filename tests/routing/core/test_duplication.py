@@ -48,8 +48,8 @@ def test_a_sample_of_large_caches_comes_close_and_keeps_its_bound() -> None:
 
 def test_of_many_namespaces_each_turn_looks_at_others() -> None:
     """All of them come to be looked at, and the shares stay those of everything."""
-    alike = {f"n{number}".encode(): {b"x": None} for number in range(1000)}
-    apart = {name: {b"y": None} for name in list(alike)[:500]}
+    alike: dict[bytes, dict[bytes, object]] = {f"n{number}".encode(): {b"x": None} for number in range(1000)}
+    apart: dict[bytes, dict[bytes, object]] = {name: {b"y": None} for name in list(alike)[:500]}
     asked = [measure({"a": alike, "b": {**alike, **apart}}, turn=turn, lookups=100)["a"] for turn in range(40)]
     assert {one.resident for one in asked} == {1000}
     assert sum(one.distinct for one in asked) / len(asked) == pytest.approx(750, rel=0.1)  # half are both's, half a's alone
