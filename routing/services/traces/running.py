@@ -34,6 +34,7 @@ from tenants.scoping import tenant_scope
 
 LEASE_S = 15.0
 RENEW_S = 1.0
+BUSY_S = 2.0  # to wait for another job of this worker: it may only be looking whether there is something to do
 MAX_ATTEMPTS = 5
 MAX_SPENT_S = 1800.0  # by all attempts of a job
 MEMORY_BYTES = 4 << 30  # of the working process: address space, most of it matplotlib's and numpy's
@@ -97,7 +98,7 @@ class _Spent(Exception):
 
 def run(tenant_id: UUID, job_id: UUID) -> str | None:
     """Carry out one job. None: it is over, somebody works at it, or this worker is busy; else the state that it ended in."""
-    if not _one.acquire(blocking=False):
+    if not _one.acquire(timeout=BUSY_S):
         return None
     try:
         held = _claim(tenant_id, job_id)

@@ -29,8 +29,9 @@ SMALL: dict[str, Any] = {"speeds": [1.0, 0.5], "cache_tokens": 100_000}
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease is renewed at every look."""
+    """The lease is renewed at every look, and nobody waits for a busy worker."""
     monkeypatch.setattr(running, "RENEW_S", 0.0)
+    monkeypatch.setattr(running, "BUSY_S", 0.0)
 
 
 def test_an_analysis_from_asking_to_its_report(acorn: Made) -> None:
