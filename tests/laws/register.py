@@ -402,8 +402,8 @@ _OUTWARD = [
         "event sockets checked once only",
         "routing/dataplane/feeds/kv_subscription.py",
         "            address = await checked_literal(host, config.allowed_ranges, self._feed.resolver)",
-        "            address = self.__dict__.setdefault('_address', await checked_literal(host, config.allowed_ranges, self._feed.resolver))",
-        ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
+        "            address = self._at = getattr(self, '_at', '') or await checked_literal(host, config.allowed_ranges, self._feed.resolver)",
+        ("tests/routing/dataplane/feeds/test_kv.py::test_the_address_is_checked_again_before_every_connection",),
     ),
     Mutant(
         "a replay is read without a bound",
