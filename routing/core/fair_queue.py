@@ -25,7 +25,7 @@ RETRY_STEPS_S = (1, 2, 5, 10, 30)
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One request that waits for its turn. ``deadline_s`` (monotonic) is the latest moment at which it may still start."""
+    """One request that waits for its turn. ``deadline_s`` (monotonic) is when it is due: in its class the earliest goes first."""
 
     id: int
     tenant: bytes

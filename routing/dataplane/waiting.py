@@ -311,7 +311,7 @@ class Waiting:
             tenant=tenant,
             key=key,
             cost_tokens=choice.decision.chosen.uncached_tokens + OUTPUT_WEIGHT * DEFAULT_OUTPUT_TOKENS,
-            deadline_s=time.monotonic() + limit_s,
+            deadline_s=_due_s(flight, limit_s),
             priority=view.slo.priority_class if view.slo is not None else 1,
         )
         rate = plane.pool_rate(view)  # None: nobody knows yet how much is too much
@@ -402,6 +402,12 @@ def _pool_of(flight: Flight) -> UUID:
 
 def _slo_s(flight: Flight) -> float | None:
     return flight.endpoint.slo.ttft_s if flight.endpoint is not None and flight.endpoint.slo is not None else None
+
+
+def _due_s(flight: Flight, limit_s: float) -> float:
+    """When the flight is due to start, on the monotonic clock: at its first token's objective, at the latest when its time for waiting is over."""
+    slo_s, latest_s = _slo_s(flight), time.monotonic() + limit_s
+    return latest_s if slo_s is None else min(latest_s, flight.started_s + slo_s)
 
 
 def _queue_s(flight: Flight) -> float:

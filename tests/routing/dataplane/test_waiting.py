@@ -110,6 +110,23 @@ async def test_where_no_waiting_is_allowed_the_refusal_comes_at_once(rig: Rig, b
     await busy.end()
 
 
+@pytest.mark.parametrize(("loose_ms", "first"), [(60_000, "tight"), (3_000, "loose")], ids=["by objective", "by arrival where it is the same"])
+async def test_who_is_due_first_goes_first(rig: Rig, busy: Busy, loose_ms: int, first: str) -> None:
+    """Two endpoints of one tenant, asked under one key: the loose one came first, and the same time for waiting is allowed to both."""
+    pool = rig.acme.pools[0]
+    targets = {"loose": loose_ms, "tight": 3_000}
+    objectives = {name: PolicyEntry(name=name, version=1, spec={"ttft_p95_ms": ms, "max_queue_ms": 60_000}) for name, ms in targets.items()}
+    rig.publish(bumped(rig.acme, endpoints=(endpoint(pool), *(endpoint(pool, name, slo=objectives[name]) for name in targets))))
+    for place, name in enumerate(targets, start=1):
+        busy.calls.append(asyncio.create_task(rig.chat({**prompt(name, 400), "model": name})))
+        await busy.wait(place)
+    rig.b.script = Script(body=completion())
+    busy.gates["B"].set()
+    await until(lambda: rig.served() == 4)
+    assert rig.b.requests[1].json["model"] == first
+    await busy.end()
+
+
 async def test_a_tenant_has_a_bound_of_its_own(make_rig: MakeRig) -> None:
     rig = await make_rig(max_waiting=1)
     one_pool(rig)
