@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal, Protocol, get_args
 from uuid import UUID
 
@@ -40,7 +41,12 @@ GONE = "u"  # the field of what processes that are gone have settled in a month
 
 def month_of(now: float) -> str:
     """The calendar month (UTC) of a moment in unix seconds, such as ``2027-01``."""
-    return datetime.fromtimestamp(now, tz=UTC).strftime("%Y-%m")
+    return _month_of_hour(int(now // 3600))
+
+
+@lru_cache(maxsize=8)
+def _month_of_hour(hour: int) -> str:
+    return datetime.fromtimestamp(hour * 3600, tz=UTC).strftime("%Y-%m")
 
 
 def month_ends_at(month: str) -> float:
@@ -123,7 +129,8 @@ class MinuteMeter:
         return terms.limit - _within(self.others, now_s) - _within(self.said, now_s)
 
     def fits(self, now_s: float, amount: int, terms: Terms) -> bool:
-        left, hidden, share = self._left(now_s, terms), self._hidden(now_s), self._share(now_s, terms)
+        left, hidden = self._left(now_s, terms), self._hidden(now_s)
+        share = self._share(now_s, terms) if terms.lost else 0
         return amount <= terms.limit and _fits(amount, terms, left=left, hidden=hidden, slices=MINUTE_SLICES, share=share)
 
     def _share(self, now_s: float, terms: Terms) -> int:

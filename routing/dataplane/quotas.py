@@ -61,6 +61,7 @@ class Reservation:
 
     quotas: list[QuotaEntry] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
+    shown: bool = False  # what is left stands on the answer
 
 
 @dataclass(slots=True)
@@ -154,14 +155,13 @@ def _of(caller: Caller, endpoint: EndpointView | None) -> list[QuotaEntry]:
 # ---- a request ---------------------------------------------------------------------------------------------------------
 
 
-def show(plane: Plane, caller: Caller, endpoint: EndpointView | None, headers: dict[str, str]) -> None:
-    """Put what is left on an answer: of several quotas of one kind the one that has least left."""
-    entries = _of(caller, endpoint)
-    if entries:
-        _show(plane, entries, headers)
-
-
-def _show(plane: Plane, entries: list[QuotaEntry], headers: dict[str, str]) -> None:
+def show(plane: Plane, flight: Flight, headers: dict[str, str]) -> None:
+    """Put what is left on an answer, once: of several quotas of one kind the one that has least left. A stranger is told nothing."""
+    reservation = flight.reservation
+    if reservation.shown or flight.caller is None:
+        return
+    reservation.shown = True
+    entries = reservation.quotas or _of(flight.caller, None)
     desk = plane.quotas
     now_s = desk.now_s()
     month = quota.month_of(now_s)
@@ -181,7 +181,7 @@ def _show(plane: Plane, entries: list[QuotaEntry], headers: dict[str, str]) -> N
             headers[limit_header], headers[left_header], headers[reset_header] = str(limit), str(left), quota.reset_text(reset_s)
 
 
-def admit(plane: Plane, flight: Flight, endpoint: EndpointView, headers: dict[str, str]) -> None:
+def admit(plane: Plane, flight: Flight, endpoint: EndpointView) -> None:
     """Take the request into the quotas of requests, before anything is done for it.
 
     Raises:
@@ -193,20 +193,19 @@ def admit(plane: Plane, flight: Flight, endpoint: EndpointView, headers: dict[st
     if not entries:
         return
     flight.endpoint = endpoint  # the record of a refusal names it
-    _take(plane, flight, ("requests_per_minute",), 1, headers)
-    _show(plane, entries, headers)
+    _take(plane, flight, ("requests_per_minute",), 1)
 
 
 def reserve(plane: Plane, flight: Flight, headers: dict[str, str]) -> None:
-    """Reserve the tokens of the request.
+    """Reserve the tokens of the request, and put what is left then on its answer.
 
     Raises:
         ApiError: 429, naming the quota.
     """
     if not flight.reservation.quotas:
         return
-    _take(plane, flight, TOKEN_MEASURES, _expected(plane, flight), headers)
-    _show(plane, flight.reservation.quotas, headers)
+    _take(plane, flight, TOKEN_MEASURES, _expected(plane, flight))
+    show(plane, flight, headers)
 
 
 def _expected(plane: Plane, flight: Flight) -> int:
@@ -231,7 +230,7 @@ def answer_bound(call: Call) -> int | None:
     return None
 
 
-def _take(plane: Plane, flight: Flight, measures: tuple[Measure, ...], amount: int, headers: dict[str, str]) -> None:
+def _take(plane: Plane, flight: Flight, measures: tuple[Measure, ...], amount: int) -> None:
     """Reserve ``amount`` of every limit of these kinds, or of none."""
     desk = plane.quotas
     now_s = desk.now_s()
@@ -256,7 +255,6 @@ def _take(plane: Plane, flight: Flight, measures: tuple[Measure, ...], amount: i
                 why = "limit"
             retry_s = max(retry_s, wait_s)
     if refused is not None:
-        _show(plane, flight.reservation.quotas, headers)
         plane.metrics.quota_refused.labels(quota=refused, why="share" if desk.lost else why).inc()
         desk.wake.set()
         raise errors.quota_refused(f"quota_{refused}", max(1, math.ceil(retry_s)), amount)

@@ -45,12 +45,11 @@ async def serve(
             view = snapshot(plane)
             flight.caller = caller = identify(view)
             flight.session = session(request.headers)
-            quotas.show(plane, caller, None, headers)
             admit(plane)
             raw = await receive(plane, request)
             flight.call = call = await understand(plane, raw, route)
             endpoint = find_endpoint(caller, call.model)
-            quotas.admit(plane, flight, endpoint, headers)
+            quotas.admit(plane, flight, endpoint)
             await prepare(plane, flight, endpoint, request.headers)
             quotas.reserve(plane, flight, headers)
             trace_parents = plane.tracing.begin(flight, request.headers.getall("traceparent", []))
@@ -62,6 +61,9 @@ async def serve(
             if answer.splitter is None:
                 return relay.whole(flight, answer, headers)
             return await relay.stream(plane, flight, answer, request, headers)
+        except ApiError:
+            quotas.show(plane, flight, headers)
+            raise
         except asyncio.CancelledError:
             refuse_if_cut(plane, request)
             raise
