@@ -1,7 +1,7 @@
-"""From a host's name to one checked address, for protocols that connect by themselves and later than we look (ZMQ).
+"""From a host's name to one checked address, for connections that are not aiohttp's (KV events).
 
-aiohttp asks the guard for every socket. ZMQ resolves and connects in a thread of its own, so it never gets a name: it gets the literal that was
-checked here, is told not to reconnect, and whoever connects again comes through here again.
+aiohttp asks the guard for every socket. Whoever connects otherwise never gets a name: it gets the literal that was checked here, connects to it once,
+and whoever connects again comes through here again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from routing.outbound.guard import AddressRefused
 
 
 async def checked_literal(host: str, allowed_ranges: Sequence[Network], resolver: aiohttp.abc.AbstractResolver) -> str:
-    """The first allowed address of ``host`` as it is written in a ZMQ endpoint (IPv6 in brackets).
+    """The first allowed address of ``host`` as it is written before a port (IPv6 in brackets).
 
     Raises:
         AddressRefused: it has addresses and none is allowed.

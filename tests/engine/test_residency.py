@@ -195,7 +195,7 @@ async def test_a_gap_that_nothing_fills_is_said_and_nothing_is_claimed_exact(rig
     await until(lambda: len(book.changes) > told, within_s=SETTLED_S)
     course.moment("a gap that stays")
     (first, *_) = list(book.changes)[told:]
-    assert (first.target[0], first.before, first.reason) == (small[0]["A"].url, "exact", "relearning")
+    assert (first.target[0], first.before, first.reason) == (small[0]["A"].url, "exact", "gap")
     learning = await course.phase("learning anew", 40)
     assert share_exact([row for row in learning if row.residency == "exact"]) >= 0.95
     assert all(row.expected <= row.reported + BLOCK_TOKENS for row in learning if row.evidence == "event")  # no block is promised that is gone

@@ -199,6 +199,30 @@ async def test_a_replay_that_is_more_than_may_wait_is_cut_and_what_came_before_i
     assert reader.sockets.waiting_bytes == 0
 
 
+async def test_a_peer_that_falls_silent_is_left_and_one_that_answers_is_kept(
+    source: FakeSource, opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real publisher with nothing to say answers heartbeats; what took the handshake and says nothing any more is gone."""
+    monkeypatch.setattr(kv_sockets, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(kv_sockets, "HEARTBEAT_TIMEOUT_S", 1.5)
+
+    async def shake_and_fall_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(zmtp.GREETING + zmtp.ready(b"SUB"))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(shake_and_fall_silent, "127.0.0.1", 0)
+    kept, silent = opens(source.port), opens(server.sockets[0].getsockname()[1])
+    for reader in (kept, silent):
+        await until(reader.sockets.established.is_set)
+    since_s = kept.sockets._live._heard_s
+    await until(lambda: silent.sockets.lost)
+    await until(lambda: kept.sockets._live._heard_s > since_s)
+    assert not kept.sockets.lost
+    server.close()
+    await server.wait_closed()
+
+
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n" * 8, bytes(64), zmtp.GREETING + zmtp.message(b"too", b"early"), zmtp.GREETING])
 async def test_a_port_that_speaks_otherwise_or_not_at_all_is_no_source(opens: Opens, said: bytes) -> None:
     """Whatever another service answers ends the connection; one that falls silent in the handshake never counts as established."""
