@@ -257,7 +257,7 @@ async def _run(rounds: int, window_s: float, only: Sequence[str], before: Path |
                     for target in targets:
                         await _measure(target, size, figures[target.name], stream=stream, window_s=window_s)
                 lines += _table(name, targets, figures)
-                sys.stdout.write("\n".join(lines[-len(targets) - 4 :]) + "\n")
+                sys.stdout.write("\n".join(lines[-len(targets) - 3 :]) + "\n")
                 sys.stdout.flush()
     return lines
 
