@@ -35,7 +35,7 @@ class UsageFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one day, key, scope and endpoint, as far as they were asked apart. No key: requests of the product's own isolation audits."""
+    """The use of one day, key, scope and endpoint, as far as they were asked apart. Isolation audits of the product's own are in none."""
 
     day: date | None
     key_id: UUID | None
