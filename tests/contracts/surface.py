@@ -181,6 +181,7 @@ def furnished(slug: str, port: int) -> House:
     _made(api, "slo-policies", {"name": f"{slug}-slo", "spec": {"ttft_p95_ms": 2000}})
     _made(api, "scopes", {"path": f"{slug}-scope"})
     _made(api, "members", {"email": f"person@{slug}.example", "role": "viewer"})
+    _made(api, "invitations", {"email": f"invited@{slug}.example", "role": "viewer"})
     endpoint = {"name": f"{slug}-chat", "pool": f"{slug}-pool", "model": f"{slug}-model", "adapter": f"{slug}-adapter"}
     policies = {"routing_policy": f"{slug}-routing", "slo": f"{slug}-slo"}
     _made(api, "endpoints", {**endpoint, **policies})
