@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -210,6 +211,25 @@ def test_who_lost_the_lease_writes_nothing_any_more(acorn: Made, monkeypatch: py
     done = again(acorn, row)
     assert (done.state, done.attempts) == ("done", 2)
     assert len(found(done)["runs"]) == 2
+
+
+def test_who_lost_the_lease_to_one_that_still_works_leaves_it_alone(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another holds the job and is not done: nothing of its progress, its checkpoint or its lease is written over."""
+    row = a_replay(acorn, a_file(acorn), **SMALL)
+    other, until = uuid.uuid4(), timezone.now() + timedelta(minutes=1)
+    renew, written = running._Held.renew, list[bytes]()
+
+    def overtaken(held: Any, **given: Any) -> None:
+        with tenant_scope(acorn.id):
+            TraceJob.objects.filter(id=row.id).update(holder=other, lease_until=until, done=7, checkpoint=b"theirs")
+        written.append(b"")
+        renew(held, **given)
+
+    monkeypatch.setattr(running._Held, "renew", overtaken)
+    assert running.run(acorn.id, row.id) is None
+    now = again(acorn, row)
+    assert (now.state, now.holder, now.lease_until, now.done, bytes(now.checkpoint or b"")) == ("running", other, until, 7, b"theirs")
+    assert len(written) == 1  # it stopped at the first look
 
 
 def test_a_cancelled_job_stops_its_worker(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> None:
