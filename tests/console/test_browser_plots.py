@@ -49,6 +49,8 @@ def test_plots_are_drawn_kept_and_renewed(live_server: LiveServer, as_owner: AsO
     assert page.locator(".plot canvas").count() == 4
     assert page.locator(".plot .chart").count() == 0  # the drawings for those without scripts gave way
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.get_by_text("not reported").first.wait_for()  # what routers say of replicas came apart, into its own place
+    assert page.locator("#replica-measures tbody tr").count() == 2
     assert page.evaluate("[...document.querySelectorAll('.plot canvas')].every(one => one.getAttribute('aria-label'))")
     drawn = "document.querySelector('.plot canvas').toDataURL().length > 2000"
     assert page.evaluate(drawn)

@@ -126,4 +126,8 @@ def test_no_two_parts_of_a_cause_share_a_colour() -> None:
     chart = charts.stacked_bars([("r", False, [(part, 1.0) for part in IN_ORDER], None)], slots=IN_ORDER)
     slots = [slot for _, slot in chart.legend]
     assert len(slots) == len(set(slots)) == len(IN_ORDER)
+    places = dict(chart.legend)
+    for dark in (False, True):
+        router, generation = (_seen(_palette(dark, "s")[f"s{places[name]}"], "usual") for name in ("router", "generation"))
+        assert math.dist(router, generation) > 60  # another hue, not another shade: every request has both
     assert all(f".f{slot} {{ fill: var(--s{slot})" in STYLE for slot in range(1, charts.COLOURS + 1))
