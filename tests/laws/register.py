@@ -1135,6 +1135,39 @@ _TRACES = [
     ),
 ]
 
+_SCHEDULING = [
+    Mutant(
+        "pressure charged for what nobody asks for again",
+        "routing/core/scorers/pressure.py",
+        " * replica.reuse_share",
+        "",
+        ("tests/routing/core/test_twelve.py::test_pressure_is_charged_at_what_the_cache_is_worth",),
+    ),
+    Mutant(
+        "near-ties of half a second",
+        "routing/core/scheduler.py",
+        "min(policy.tie_share * best_s, MOST_TIE_S)",
+        "policy.tie_share * best_s",
+        ("tests/routing/core/test_twelve.py::test_a_near_tie_is_never_worth_more_than_some_milliseconds",),
+    ),
+    Mutant("followers held that would join", "routing/core/gate.py", "if joins or len(", "if len(", ("tests/routing/core/test_gate.py",)),
+    Mutant("followers held in vain", "routing/core/gate.py", "if state.due_s - now_s > hold_s:", "if False:", ("tests/routing/core/test_gate.py",)),
+    Mutant(
+        "turns by the time for waiting alone",
+        "routing/dataplane/waiting.py",
+        "return latest_s if slo_s is None else min(latest_s, flight.started_s + slo_s)",
+        "return latest_s",
+        ("tests/routing/dataplane/test_waiting.py::test_who_is_due_first_goes_first",),
+    ),
+    Mutant(
+        "an objective that waiting does not shorten, in replays",
+        "routing/traces/router.py",
+        "max(0.0, self.ttft_slo_s - waited_s)",
+        "self.ttft_slo_s",
+        ("tests/routing/traces/test_replay.py::test_what_a_request_waited_is_gone_from_its_objective",),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -1157,4 +1190,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_PEOPLE,
     *_QUOTAS,
     *_MEASURES,
+    *_SCHEDULING,
 )

@@ -76,6 +76,20 @@ def test_each_term_by_hand(term: str, seconds: float) -> None:
     assert _terms(GOLDEN)[term] == pytest.approx(seconds)
 
 
+def test_pressure_is_charged_at_what_the_cache_is_worth() -> None:
+    """What nobody asks for again is no loss: of a cache that a quarter of all prompt tokens came from, a quarter."""
+    assert _terms(replace(GOLDEN, reuse_share=0.25))["pressure"] == pytest.approx(0.25 * _terms(GOLDEN)["pressure"])
+    assert _terms(replace(GOLDEN, reuse_share=0.0))["pressure"] == 0.0
+
+
+def test_a_near_tie_is_never_worth_more_than_some_milliseconds() -> None:
+    """Two per cent of a long prompt's score are half a second; of a short one's they are within the bound, and the idler replica is taken."""
+    busier, waiting = Replica(id="a", name="", in_flight=9), Replica(id="b", name="", queued_tokens=400.0)  # 0.05 s of waiting
+    assert decided(replace(ASK, prompt_tokens=100_000), [busier, waiting]).chosen.replica_id == "a"
+    short = replace(waiting, queued_tokens=100.0)  # 0.0125 s
+    assert decided(replace(ASK, prompt_tokens=2_000), [busier, short]).chosen.replica_id == "b"
+
+
 def test_a_tier_counts_where_it_was_measured_and_beats_recomputing() -> None:
     """Half of the match lies lower; 4,000 expected tokens are 2,000 above and 2,000 below."""
     lower = replace(GOLDEN, lower_tokens=2000.0, tier="CPU")

@@ -7,13 +7,14 @@ from typing import get_args
 
 import pytest
 
-from routing.core.policy import PolicyName, RoutingPolicy
+from routing.core.policy import PolicyName, RoutingPolicy, compile_routing
 from routing.simulator.config import TimeModel
 from routing.traces import workloads
 from routing.traces.fleet import Fault, FleetConfig, Residency
 from routing.traces.measure import Measures
 from routing.traces.replay import Replay
 from routing.traces.request import Trace, TraceRequest
+from routing.traces.router import Router
 
 FLEET = FleetConfig(speeds=(1.0,) * 4, cache_tokens=100_000, max_model_len_tokens=65_536)
 POLICIES = get_args(PolicyName)
@@ -81,6 +82,38 @@ def test_a_session_waits_for_its_answer_and_then_thinks() -> None:
     assert second_s == pytest.approx(measures.e2e_s[0] + 2.0)
     idle, _ = replayed([turns[0], replace(turns[1], at_s=100.0)], fleet=slow)
     assert idle.timeline[1][0] == 100.0  # never before its recorded time
+
+
+def test_speed_is_learned_at_the_first_byte_where_the_prediction_is_exact() -> None:
+    """Answers of an overrun engine end when its queue is over. Where a block is only promised the answer's own count is waited for."""
+    router = Router(FLEET, compile_routing({"policy": "ettft"}), ttft_slo_s=None, seed=1)
+    digests = [bytes([number]) * 16 for number in range(16)]
+    first, second = router.choose(8192, digests, 0.0), router.choose(8192, digests, 0.0)
+    assert first is not None
+    assert second is not None
+    assert (first.decision.chosen.evidence, second.decision.chosen.evidence) == ("none", "pending")
+    learned = router.engines[first.replica].calibration
+    router.first_byte(first, 0, 4.0)
+    assert learned.samples == 1
+    assert learned.rates[-1] == pytest.approx(8192 / 4.0, rel=0.05)
+    router.first_byte(second, 8000, 4.1)
+    assert learned.samples == 1
+    router.ended(first, 8192, 5.0)
+    assert learned.samples == 1
+    router.ended(second, 8192, 5.1)
+    assert learned.samples == 2
+
+
+def test_what_a_request_waited_is_gone_from_its_objective() -> None:
+    """The guard rests where nobody can meet what is left: spreading would then only cost others their cache."""
+    router = Router(FLEET, compile_routing({"policy": "ettft"}), ttft_slo_s=2.0, seed=1)
+    fresh, late = (router.decide(14_000, [], 0.0, waited_s=waited_s) for waited_s in (0.0, 1.0))
+    assert fresh is not None
+    assert late is not None
+    assert fresh.attainable
+    assert fresh.chosen.terms["slo_guard"] > 0
+    assert not late.attainable
+    assert late.chosen.terms["slo_guard"] == 0.0
 
 
 def test_a_replica_that_slows_down_gets_less() -> None:
