@@ -83,6 +83,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/capture/delete", captures.Delete.as_view(), "endpoint_capture_delete"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/capture/export", captures.Export.as_view(), "endpoint_capture_export"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/dry-run", trials.DryRun.as_view(), "endpoint_dry_run"),
+    _tenant("/endpoints/(?P<name>.{1,250}?)", endpoints.EndpointByName.as_view(), "endpoint_by_name"),
     _tenant("/policies", policies.Policies.as_view(), "policies"),
     _tenant("/policies/new/(?P<kind>routing|slo)", policies.NewPolicy.as_view(), "policy_new"),
     _tenant("/policies/check/(?P<kind>routing|slo)", policies.CheckPolicy.as_view(), "policy_check"),

@@ -6,7 +6,8 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
 
 from console.access import TenantPage
@@ -57,3 +58,13 @@ class EndpointPage(TenantPage):
             "router_url": settings.ROUTER_PUBLIC_URL,
         }
         return self.page("console/endpoint.html", context)
+
+
+class EndpointByName(TenantPage):
+    """The page of an endpoint by the name that clients send, for links that people write themselves. Ids stand before names."""
+
+    tab = "endpoints"
+
+    def get(self, request: HttpRequest, name: str) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        found = queries.endpoint(self.tenant_id, name)
+        return HttpResponseRedirect(reverse("console:endpoint", args=[self.caller.seat.slug, found.id]))

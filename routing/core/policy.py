@@ -5,7 +5,7 @@ A policy document is a JSON object. ``compile_routing`` and ``compile_slo`` turn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,12 +16,13 @@ SCORERS = ("wait", "prefill", "tier", "external_price", "pressure", "slo_guard",
 
 
 class PolicyError(ValueError):
-    """A policy document that cannot run. ``field`` is a dotted path inside the document."""
+    """A policy document that cannot run. ``field`` is a dotted path inside the document; ``others`` are further errors of the same document."""
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(self, field: str, message: str, others: Sequence[PolicyError] = ()) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
         self.message = message
+        self.others = tuple(others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ _SLO_FIELDS = {
 }
 _SLO_WORDS: dict[str, tuple[str, ...]] = {"priority": PRIORITIES, "overload": get_args(Overload)}
 _SLO_NAMES = ("spill_pool", "spill_model")
+_OF_OVERLOAD = frozenset({"overload", "max_queue_ms", *_SLO_NAMES})
 _PERCENTILES = (50, 95, 99)
 _MAX_NAME = 200
 
@@ -177,25 +179,38 @@ def compile_slo(spec: object) -> SloPolicy:
     """Check an SLO policy document and compile it. Whether the pool and the model that it names exist is the caller's question.
 
     Raises:
-        PolicyError: not an object, an unknown field, a value out of range, or fields that contradict each other.
+        PolicyError: not an object, an unknown field, a value out of range, or fields that contradict each other; all that is wrong at once.
     """
     if not isinstance(spec, Mapping):
         raise PolicyError("slo", "must be an object such as {ttft_p95_ms: 2000}")
     values: dict[str, Any] = {}
+    found: list[PolicyError] = []
     for field in spec:
-        if field in _SLO_WORDS:
-            if spec[field] not in _SLO_WORDS[field]:
-                raise PolicyError(str(field), f"must be one of {', '.join(_SLO_WORDS[field])}")
-            values[field] = spec[field]
-        elif field in _SLO_NAMES:
-            values[field] = _name(spec[field], field)
-        elif field in _SLO_FIELDS:
-            values[field] = _integer(spec[field], field, *_SLO_FIELDS[field])
-        else:
-            raise PolicyError(str(field), f"unknown field; known: {', '.join((*_SLO_FIELDS, *_SLO_WORDS, *_SLO_NAMES))}")
-    _check_targets(values)
-    _check_overload(values)
+        try:
+            values[field] = _slo_value(field, spec[field])
+        except PolicyError as error:
+            found.append(error)
+    found += _target_errors(values)
+    if not any(error.field in _OF_OVERLOAD for error in found):  # else what is missing there would be called a contradiction
+        try:
+            _check_overload(values)
+        except PolicyError as error:
+            found.append(error)
+    if found:
+        raise PolicyError(found[0].field, found[0].message, found[1:])
     return SloPolicy(**values)
+
+
+def _slo_value(field: object, value: object) -> Any:
+    if field in _SLO_WORDS:
+        if value not in _SLO_WORDS[str(field)]:
+            raise PolicyError(str(field), f"must be one of {', '.join(_SLO_WORDS[str(field)])}")
+        return value
+    if field in _SLO_NAMES:
+        return _name(value, str(field))
+    if field in _SLO_FIELDS:
+        return _integer(value, str(field), *_SLO_FIELDS[str(field)])
+    raise PolicyError(str(field), f"unknown field; known: {', '.join((*_SLO_FIELDS, *_SLO_WORDS, *_SLO_NAMES))}")
 
 
 def _name(value: object, field: str) -> str:
@@ -204,19 +219,19 @@ def _name(value: object, field: str) -> str:
     return value
 
 
-def _check_targets(values: Mapping[str, Any]) -> None:
+def _target_errors(values: Mapping[str, Any]) -> Iterator[PolicyError]:
     """A higher percentile is never tighter, and the whole answer never due before its first token."""
     for measure in ("ttft", "e2e"):
         last = 0
         for percentile in _PERCENTILES:
             field = f"{measure}_p{percentile}_ms"
             if values.get(field, last) < last:
-                raise PolicyError(field, "a higher percentile cannot have a tighter target")
+                yield PolicyError(field, "a higher percentile cannot have a tighter target")
             last = values.get(field, last)
     for percentile in _PERCENTILES:
         whole, first = f"e2e_p{percentile}_ms", f"ttft_p{percentile}_ms"
         if whole in values and values[whole] < values.get(first, 0):
-            raise PolicyError(whole, f"the whole answer cannot be due before its first token ({first})")
+            yield PolicyError(whole, f"the whole answer cannot be due before its first token ({first})")
 
 
 def _check_overload(values: dict[str, Any]) -> None:

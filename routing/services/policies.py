@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, fields
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 from uuid import UUID
 
 from django.db.models import F, Max, Q
 from django.utils import timezone
 
-from routing.core.policy import PolicyError, RoutingPolicy, SloPolicy, compile_routing, compile_slo
+from routing.core.policy import PolicyError, PolicyName, RoutingPolicy, SloPolicy, compile_routing, compile_slo
 from routing.models import Endpoint, Policy, PolicyVersion
 from routing.services import slo, support
 from tenants import changes
@@ -32,13 +32,18 @@ def compiled(kind: Kind, spec: object, *, field: str = "spec") -> RoutingPolicy 
     """Compile a document as a router would.
 
     Raises:
-        Invalid: it cannot run; the field is the path inside the document below ``field``.
+        Invalid: it cannot run; the field is the path inside the document below ``field``. Where several are wrong, all are told.
     """
+
+    def told(error: PolicyError) -> tuple[str, str]:
+        inside = "" if error.field in ("routing_policy", "slo") else f".{error.field}"
+        return f"{field}{inside}", f"{error.message[:1].upper()}{error.message[1:]}."
+
     try:
         result = compile_routing(spec) if kind == "routing" else compile_slo(spec)
     except PolicyError as error:
-        inside = "" if error.field in ("routing_policy", "slo") else f".{error.field}"
-        raise Invalid(f"{error.message[:1].upper()}{error.message[1:]}.", field=f"{field}{inside}") from None
+        at, message = told(error)
+        raise Invalid(message, field=at, others=[told(other) for other in error.others]) from None
     if len(json.dumps(spec)) > MAX_SPEC_BYTES:
         raise Invalid(f"A policy document has at most {MAX_SPEC_BYTES} bytes.", field=field)
     return result
@@ -221,10 +226,18 @@ def inline_name(endpoint_name: str, *, trial: bool = False) -> str:
     return f"{endpoint_name[: longest - 17].rstrip()}~{hashlib.sha256(endpoint_name.encode()).hexdigest()[:16]}{suffix}"
 
 
+def absent(kind: Kind, name: object) -> str:
+    """That there is no such policy; to whoever wrote a way of routing where a policy's name goes, the form that was meant."""
+    said = f"There is no {kind} policy of this name."
+    if kind == "routing" and name in get_args(PolicyName):
+        return f"{said} To route by {name} write it as a document: {{policy: {name}}}; as a candidate {{policy: {{policy: {name}}}, share: 0}}."
+    return said
+
+
 def _named(tenant_id: UUID, kind: Kind, name: object, number: object, field: str) -> PolicyVersion:
     policy = Policy.objects.filter(tenant_id=tenant_id, kind=kind, name=name).first() if isinstance(name, str) else None
     if policy is None:
-        raise Invalid(f"There is no {kind} policy of this name.", field=field)
+        raise Invalid(absent(kind, name), field=field)
     if number is None:
         return latest(policy)
     version = None

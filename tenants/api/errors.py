@@ -52,7 +52,9 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:  # noq
 
 def answer(refusal: Refusal) -> Response:
     """A refusal as a response."""
-    response = Response(body(refusal.code, refusal.message, refusal.field), status=refusal.http_status)
+    everything = [(refusal.field or "", refusal.message), *refusal.others] if refusal.others else []
+    details = [{"field": field, "message": message} for field, message in everything] or None
+    response = Response(body(refusal.code, refusal.message, refusal.field, details), status=refusal.http_status)
     if refusal.http_status == 401:
         response.headers["WWW-Authenticate"] = CHALLENGE
     return response

@@ -5,6 +5,7 @@ Each class has a stable ``code`` (public, never changes) and an HTTP status. ``f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -14,10 +15,12 @@ class Refusal(Exception):
     code: ClassVar[str] = "refused"
     http_status: ClassVar[int] = 400
 
-    def __init__(self, message: str, *, field: str | None = None) -> None:
+    def __init__(self, message: str, *, field: str | None = None, others: Sequence[tuple[str, str]] = ()) -> None:
+        """``others``: further inputs at fault as (field, message), where a check finds more than one."""
         super().__init__(message)
         self.message = message
         self.field = field
+        self.others = tuple(others)
 
 
 class Invalid(Refusal):

@@ -11,7 +11,7 @@ from routing.services.declarations import document as doc
 from routing.services.declarations.plan import Options
 from routing.services.declarations.problems import Problem
 from routing.services.declarations.state import State
-from routing.services.policies import inline_name
+from routing.services.policies import Kind, absent, inline_name
 
 
 def references(document: doc.Document, wanted: doc.Tenant, state: State | None, options: Options) -> list[Problem]:
@@ -41,12 +41,15 @@ def _endpoints(document: doc.Document, wanted: doc.Tenant, state: State | None) 
                 yield f"{endpoint.path}.adapter", "No model of this tenant has an adapter of this name."
         elif endpoint.adapter is not None and (endpoint.model, endpoint.adapter) not in adapters:
             yield f"{endpoint.path}.adapter", f"The model {endpoint.model} has no adapter of this name."
-        choices = [("routing", "routing_policy", endpoint.routing_policy), ("slo", "slo", endpoint.slo)]
+        choices: list[tuple[Kind, str, doc.PolicyChoice | None]] = [
+            ("routing", "routing_policy", endpoint.routing_policy),
+            ("slo", "slo", endpoint.slo),
+        ]
         if endpoint.candidate is not None:
             choices.append(("routing", "candidate.policy", endpoint.candidate.policy))
         for kind, field, choice in choices:
             if choice is not None and choice.name is not None and (kind, choice.name) not in policies:
-                yield f"{endpoint.path}.{field}", f"There is no {kind} policy of this name."
+                yield f"{endpoint.path}.{field}", absent(kind, choice.name)
 
 
 def _keys(wanted: doc.Tenant, state: State | None, options: Options) -> Iterator[tuple[str, str]]:

@@ -165,7 +165,8 @@ class Parts:
         try:
             policies.compiled(kind, spec, field=path)
         except Invalid as error:
-            self.reader.refuse(error.field or path, error.message)
+            for at, message in ((error.field or path, error.message), *error.others):
+                self.reader.refuse(at, message)
             return None
         return spec if isinstance(spec, dict) else None
 

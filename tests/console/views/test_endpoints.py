@@ -48,6 +48,10 @@ def test_a_snippet_cannot_run_what_somebody_named_an_endpoint(name: str) -> None
     assert python
     compile(html.unescape(python[1]), "snippet", "exec")
     assert f"model={name!r}," in html.unescape(python[1])
+    langchain = re.search(r'<code id="langchain">(.*?)</code>', page, re.S)
+    assert langchain
+    compile(html.unescape(langchain[1]), "snippet", "exec")
+    assert f"model={name!r})" in html.unescape(langchain[1])
     for path in ("/endpoints", "", "/decisions"):
         assert "<img" not in client.get(f"/t/cedar{path}").content.decode()
 
@@ -92,3 +96,14 @@ def test_a_long_list_is_paged_and_found_by_a_part_of_its_names(town: Town, monke
     assert "m-3 &amp; more" in found
     assert "llama-chat" not in found
     assert "No endpoint of such a name" in town.viewer.get("/t/acorn/endpoints?q=%00%3Cimg%3E").content.decode()
+
+
+def test_an_endpoint_is_found_by_the_name_that_clients_send(town: Town) -> None:
+    """A link by name leads to the page; an unknown name, and a stranger's, are absent alike."""
+    found = town.viewer.get("/t/acorn/endpoints/llama-chat")
+    assert (found.status_code, found.headers["Location"]) == (302, f"/t/acorn/endpoints/{town.acorn.endpoint_id}")
+    with tenant_scope(town.acorn.tenant_id):
+        Endpoint.objects.filter(id=town.acorn.endpoint_id).update(name="org/llama chat")
+    assert town.viewer.get("/t/acorn/endpoints/org/llama%20chat/").status_code == 302
+    assert town.viewer.get("/t/acorn/endpoints/nobody").status_code == 404
+    assert town.stranger.get("/t/acorn/endpoints/org/llama%20chat").status_code == 404

@@ -115,3 +115,10 @@ def test_a_stranger_and_an_absent_id_get_the_same_bytes(acorn: House, birch: Hou
             answers.add((answer.status_code, answer.content))
     assert len(answers) == 1
     assert answers.pop()[0] == 404
+
+
+def test_several_errors_of_an_objective_are_all_named(api: Api) -> None:
+    """The first as the error itself, all of them as details; one error alone has no details."""
+    error = api.post("slo-policies", {"name": "gold", "spec": {"ttft_p95_ms": 0, "e2e_p95_ms": "x"}}).json()["error"]
+    assert (error["field"], [one["field"] for one in error["details"]]) == ("spec.ttft_p95_ms", ["spec.ttft_p95_ms", "spec.e2e_p95_ms"])
+    assert "details" not in api.post("slo-policies", {"name": "gold", "spec": {"ttft_p95_ms": 0}}).json()["error"]

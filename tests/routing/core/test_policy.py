@@ -132,3 +132,13 @@ def test_an_empty_document_is_the_default() -> None:
 
 def test_policies_and_the_register_know_the_same_scorers() -> None:
     assert tuple(scorer.name for scorer in REGISTER) == SCORERS
+
+
+def test_everything_that_is_wrong_with_an_objective_is_told_at_once() -> None:
+    """Each field once, in the order of the document; what only follows from another error is left out, and one error has no others."""
+    refusal = _refusal(compile_slo, {"ttft_p95_ms": 0, "priority": "urgent", "luck": 1, "e2e_p50_ms": 900, "e2e_p95_ms": 800})
+    assert refusal is not None
+    assert [refusal.field, *(one.field for one in refusal.others)] == ["ttft_p95_ms", "priority", "luck", "e2e_p95_ms"]
+    alone = _refusal(compile_slo, {"overload": "spill", "spill_pool": ""})
+    assert alone is not None
+    assert (alone.field, alone.others) == ("spill_pool", ())

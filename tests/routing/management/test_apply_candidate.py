@@ -106,6 +106,7 @@ def test_declaring_the_candidate_live_can_be_rolled_back(tmp_path: Path) -> None
     [
         ({"policy": {"policy": "magic"}}, "candidate.policy.policy: Unknown policy"),
         ({"policy": "nobody"}, "candidate.policy: There is no routing policy of this name"),
+        ({"policy": "round_robin"}, "candidate.policy: There is no routing policy of this name. To route by round_robin write it as a document"),
         ({"policy": {"policy": "round_robin"}, "share": 1.5}, "candidate.share: must be a number from 0 to 1"),
         ({"policy": {"policy": "round_robin"}, "share": "half"}, "candidate.share: must be a number"),
         ({"share": 0.5}, "candidate.policy: is required"),
