@@ -260,6 +260,9 @@ INGEST_CLAIM_IDLE_S = env.seconds("INGEST_CLAIM_IDLE_S", 30.0)  # until a silent
 RECORDS_KEY = env.optional_secret_file("SALTROUTE_RECORDS_KEY_FILE")  # set for ingest alone
 # Where applications reach the router: shown in the console's snippets, used for nothing else.
 ROUTER_PUBLIC_URL = env.text("SALTROUTE_ROUTER_URL", f"http://127.0.0.1:{env.integer('ROUTER_PORT', 8080)}")
+# The console's playground: where its requests go, and how many answers one process carries at once. Each holds a thread; 0 switches sending off.
+PLAYGROUND_ROUTER_URL = env.text("SALTROUTE_PLAYGROUND_ROUTER_URL", ROUTER_PUBLIC_URL)
+PLAYGROUND_STREAMS = env.integer("SALTROUTE_PLAYGROUND_STREAMS", 3, high=64)
 PUBLISH_TIMEOUT_S = env.seconds("SALTROUTE_PUBLISH_TIMEOUT_S", 0.2)
 
 # Isolation audits. The evidence key signs their reports: held by the worker of the queue `audit` and by `manage.py audit`; its public half is public.
