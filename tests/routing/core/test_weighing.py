@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from routing.core import candidates, ttft
 from routing.core.policy import RoutingPolicy
-from routing.core.scheduler import decide
+from routing.core.scheduler import MOST_TIE_S, decide
 from routing.core.scorer import Field
 from routing.core.scorers import REGISTER
 from routing.core.types import Ask, Candidate, Decision, Replica
@@ -45,7 +45,7 @@ def _in_full(ask: Ask, fleet: list[Replica], policy: RoutingPolicy) -> list[Cand
 
     def order(each: tuple[Candidate, Replica]) -> tuple[object, ...]:
         candidate, one = each
-        if candidate.score_s <= best_s + max(policy.tie_share * best_s, policy.tie_s):
+        if candidate.score_s <= best_s + max(min(policy.tie_share * best_s, MOST_TIE_S), policy.tie_s):
             return (0, candidate.uncached_tokens, one.in_flight, one.rank, one.id)
         return (1, candidate.score_s, one.in_flight, one.rank, one.id)
 
