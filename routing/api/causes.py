@@ -21,7 +21,8 @@ _PARAMETERS = (
     OpenApiParameter(
         "since",
         datetime,
-        description="Started at or after; an hour before the end without it, at most eight days. Rounded down to a whole step: a minute, of older times ten minutes, of days an hour.",
+        description="Started at or after; an hour before the end without it, at most eight days. Rounded down to a whole step: a minute, of older"
+        " times ten minutes, of days an hour.",
     ),
     OpenApiParameter("until", datetime, description="Started before; now without it."),
 )

@@ -2,7 +2,8 @@
 
 What is modelled here and not shared with it: events arrive as digests (no ZMQ, no tokens), in order and without gaps; there is one router, one
 tenant, one namespace; every answer streams; no client leaves. Of trust its kappa counts; its verdicts change nothing, since nothing can be replayed
-or asked for again. With events, blocks that the router has just sent count too: as promised while their prefill is under way, as inferred for ``YOUNG_S`` after it, until the events say so themselves.
+or asked for again. With events, blocks that the router has just sent count too: as promised while their prefill is under way, as inferred for
+``YOUNG_S`` after it, until the events say so themselves.
 """
 
 from __future__ import annotations
