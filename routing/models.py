@@ -10,6 +10,7 @@ from namespaces.audit.states import State
 from routing.capture_models import CaptureAccount as CaptureAccount  # noqa: PLC0414 - read from here by everybody
 from routing.capture_models import CapturedRequest as CapturedRequest  # noqa: PLC0414 - read from here by everybody
 from routing.capture_models import TraceCapture as TraceCapture  # noqa: PLC0414 - read from here by everybody
+from routing.check_models import ReplicaCheck as ReplicaCheck  # noqa: PLC0414 - read from here by everybody
 from routing.core.findings import SEVERITIES
 from routing.core.findings import State as FindingState
 from routing.core.snapshot import EngineFamily, IsolationMode, ReplicaRole, ReplicaState, SharingLevel
@@ -232,9 +233,7 @@ class Endpoint(TenantRow):
             *TenantRow.Meta.constraints,
             models.UniqueConstraint(fields=["tenant", "name"], name="endpoint_name_per_tenant"),
             models.CheckConstraint(condition=models.Q(canary_share__gte=0.0, canary_share__lte=1.0), name="endpoint_canary_share_is_a_share"),
-            models.CheckConstraint(
-                condition=models.Q(candidate_policy=None) | models.Q(previous_policy=None), name="endpoint_one_way_back"
-            ),
+            models.CheckConstraint(condition=models.Q(candidate_policy=None) | models.Q(previous_policy=None), name="endpoint_one_way_back"),
         ]
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from namespaces.tasks import root_keys
 from routing import queries
-from routing.services import alerts, captures, key_use, publishing, quotas, retention, webhooks
+from routing.services import alerts, captures, key_use, publishing, quotas, replica_checks, retention, webhooks
 from routing.services.audits import calendar, reports, running
 from routing.services.audits.watch import Watch
 from routing.services.reconciliation import running as reconciling
@@ -58,6 +58,12 @@ def audit_run(tenant_id: str, run_id: str) -> None:
         return
     if ended is not None:
         _log.info("audit %s: %s %s", run_id, ended.run.outcome or ended.run.state, ended.state or "")
+
+
+@door("routing.audit_replica_check", soft_s=80, hard_s=90, expires_s=60)
+def replica_check(tenant_id: str, check_id: str) -> None:
+    """Have a router look at an engine before it is added. Not retried: a person waits, and asks again."""
+    replica_checks.run(UUID(tenant_id), UUID(check_id))
 
 
 @door("routing.plan_audits", soft_s=60, hard_s=90, expires_s=30)

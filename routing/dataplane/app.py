@@ -24,6 +24,7 @@ from routing.core.event_index import EventIndex
 from routing.core.links import Links
 from routing.dataplane import doors, upstream
 from routing.dataplane.captures import CaptureDesk
+from routing.dataplane.checks import CheckDoor
 from routing.dataplane.config import Config, Secrets
 from routing.dataplane.event_metrics import EventCollector
 from routing.dataplane.feeds.artifacts import ArtifactFeed
@@ -110,6 +111,7 @@ class Router:
         self.plane.tokens.artifacts = self.artifacts.status
         self.parity = ParityFeed(self.plane)
         self._probes = ProbeDoor(secrets.publish_public_key)
+        self._checks = CheckDoor(self.plane, keys, secrets.publish_public_key)
         self._valkey = _connect(config.valkey_url)
         self._tasks: list[asyncio.Task[None]] = []
         self._runners: list[web.ServerRunner] = []
@@ -144,7 +146,7 @@ class Router:
         self._run(self.artifacts.run(self._valkey), "artifacts")
         self._run(self.parity.run(), "parity")
         await self._listen(doors.public_door(self.plane), self.config.port, reuse_port=self.config.reuse_port)
-        await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes), self.config.internal_port)
+        await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes, self._checks), self.config.internal_port)
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:

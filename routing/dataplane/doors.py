@@ -18,6 +18,8 @@ from aiohttp.web_protocol import RequestHandler
 
 from routing.dataplane import cors, errors, health, models, routes
 from routing.dataplane.authenticate import Caller, authenticate, request_id
+from routing.dataplane.checks import PATH as CHECK_PATH
+from routing.dataplane.checks import CheckDoor
 from routing.dataplane.errors import ApiError
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.probes import ProbeDoor
@@ -91,8 +93,8 @@ def public_door(plane: Plane) -> Handler:
     return _door(plane, serve_public)
 
 
-def internal_door(plane: Plane, feed: SnapshotFeed, probes: ProbeDoor) -> Handler:
-    """The handler of the internal port: health, metrics, status, and the probes of audits."""
+def internal_door(plane: Plane, feed: SnapshotFeed, probes: ProbeDoor, checks: CheckDoor) -> Handler:
+    """The handler of the internal port: health, metrics, status, the probes of audits, and looks at engines that are not added yet."""
 
     async def serve_internal(request: web.BaseRequest, decision_id: uuid.UUID, headers: dict[str, str]) -> web.StreamResponse:
         route = PROBE_ROUTES.get(request.path)
@@ -100,6 +102,10 @@ def internal_door(plane: Plane, feed: SnapshotFeed, probes: ProbeDoor) -> Handle
             return await serve(
                 plane, request, route, decision_id, headers, identify=lambda view: probes.caller(view, request.headers, now=time.time())
             )
+        if request.path == CHECK_PATH and request.method == "POST":
+            found = await checks.serve(request)
+            found.headers.update(headers)
+            return found
         page = health.internal_page(plane, feed, request.path)
         if page is None:
             raise errors.unknown_url(None)

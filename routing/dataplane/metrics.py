@@ -74,20 +74,7 @@ class Metrics:
         )
         self.snapshots_applied = Counter("saltroute_snapshots_applied", "Snapshot documents applied", registry=self.registry)
         self.config_ok = Gauge("saltroute_config_ok", "1 while every tenant's newest document is in force", registry=self.registry)
-        self.records_dropped = Counter("saltroute_records_dropped", "Decision records lost to a full queue", registry=self.registry)
-        self.records_shortened = Counter(
-            "saltroute_records_shortened",
-            "Records whose candidates were left out for their number, by why they were wanted",
-            ["why"],
-            registry=self.registry,
-        )
-        self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
-        self.captures_sent = Counter("saltroute_captures_sent", "Captured requests written to their stream", registry=self.registry)
-        self.captures_dropped = Counter(
-            "saltroute_captures_dropped", "Captured requests lost here, by which bound", ["reason"], registry=self.registry
-        )
-        self.spans_sent = Counter("saltroute_spans_sent", "Spans that the collector took", registry=self.registry)
-        self.spans_dropped = Counter("saltroute_spans_dropped", "Spans lost, by why", ["reason"], registry=self.registry)
+        self._told()
         self.cause_seconds = Counter("saltroute_cause_seconds", "What requests' time went into", ["part"], registry=self.registry)
         self.cause_main = Counter("saltroute_cause_main", "Requests by what their time is mostly due to", ["part"], registry=self.registry)
         for part in PARTS:  # from the start, so that a rate over the first minute is one too
@@ -135,7 +122,27 @@ class Metrics:
         )
         self.queue = Histogram("saltroute_queue_seconds", "Time waited in the router", buckets=_TTFT_BUCKETS_S, registry=self.registry)
         self.parity_checks = Counter("saltroute_parity_checks", "Comparisons of tokens with engines, by result", ["result"], registry=self.registry)
+        self.replica_checks = Counter(
+            "saltroute_replica_checks", "Looks at engines before they are added, by what was found of salts", ["result"], registry=self.registry
+        )
         self.hidden_usage = Counter("saltroute_usage_chunks_hidden", "Usage chunks that the client had not asked for", registry=self.registry)
+
+    def _told(self) -> None:
+        """What requests leave behind for ingest and for collectors, and what of it was lost here."""
+        self.records_dropped = Counter("saltroute_records_dropped", "Decision records lost to a full queue", registry=self.registry)
+        self.records_shortened = Counter(
+            "saltroute_records_shortened",
+            "Records whose candidates were left out for their number, by why they were wanted",
+            ["why"],
+            registry=self.registry,
+        )
+        self.records_sent = Counter("saltroute_records_sent", "Decision records written to the stream", registry=self.registry)
+        self.captures_sent = Counter("saltroute_captures_sent", "Captured requests written to their stream", registry=self.registry)
+        self.captures_dropped = Counter(
+            "saltroute_captures_dropped", "Captured requests lost here, by which bound", ["reason"], registry=self.registry
+        )
+        self.spans_sent = Counter("saltroute_spans_sent", "Spans that the collector took", registry=self.registry)
+        self.spans_dropped = Counter("saltroute_spans_dropped", "Spans lost, by why", ["reason"], registry=self.registry)
 
     def _inference(self) -> None:
         """The GenAI conventions' metrics of a client: each time an engine was asked. No exemplars: they would carry ids into every store."""

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypedDict, Unpack, get_args
 from urllib.parse import urlsplit
@@ -235,8 +236,54 @@ def _refuse_twin(pool: Pool, url: str, but: UUID | None = None) -> None:
         raise Conflict("This pool has a replica at this address already.", field="url")
 
 
-def create(*, tenant_id: UUID, actor: Actor, pool_id: UUID, **fields: Unpack[ReplicaFields]) -> Replica:
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The id that a replica will have, and its credential, sealed to that id, where it has one."""
+
+    replica_id: UUID
+    credential: bytes | None = None
+    tag: bytes | None = None
+
+
+def sealed(tenant_id: UUID, credential: object) -> Sealed:
+    """An id for a replica that may be added later, and its credential sealed to it.
+
+    Raises:
+        Invalid: malformed.
+        Unavailable: this process cannot seal it.
+    """
+    replica_id = uuid4()
+    if credential is None or credential == "":
+        return Sealed(replica_id)
+    text = _credential(credential)
+    return Sealed(replica_id, _sealed(tenant_id, replica_id, text), tag(replica_id, text))
+
+
+def spelling(url: object) -> str:
+    """The one spelling of an address; whether it may be used is another question.
+
+    Raises:
+        Invalid: :data:`ADDRESS_REFUSED`: malformed.
+    """
+    try:
+        return normalise_url(url)
+    except UrlRefused:
+        raise Invalid(ADDRESS_REFUSED, field="url") from None
+
+
+def usable(url: str) -> bool:
+    """Whether this tenant could register the address, as far as can be told from here. For whoever acts on it alone: the answer tells of others."""
+    try:
+        _check_ours(_address(url, field="url"))
+    except Invalid:
+        return False
+    return True
+
+
+def create(*, tenant_id: UUID, actor: Actor, pool_id: UUID, prepared: Sealed | None = None, **fields: Unpack[ReplicaFields]) -> Replica:
     """Register an engine in a pool of the tenant's own; ``name`` and ``url`` are required. In a platform pool every grantee's version rises.
+
+    ``prepared``: id and credential were made before, by :func:`sealed`.
 
     Raises:
         NotFound: no such pool of this tenant.
@@ -256,8 +303,10 @@ def create(*, tenant_id: UUID, actor: Actor, pool_id: UUID, **fields: Unpack[Rep
     support.within(Replica.objects.filter(tenant_id=tenant_id, pool=pool).count(), MAX_PER_POOL, "replicas per pool")
     _check_ours(columns["url"])
     _refuse_twin(pool, columns["url"])
-    replica_id = uuid4()
+    replica_id = uuid4() if prepared is None else prepared.replica_id
     _with_credential(columns, fields, tenant_id, replica_id, None)
+    if prepared is not None and prepared.credential is not None:
+        columns |= {"credential": prepared.credential, "credential_tag": prepared.tag}
     with refuse_on(replica_name_per_pool=Conflict(_NAME_TAKEN, field="name")):
         replica = Replica.objects.create(id=replica_id, tenant_id=tenant_id, pool=pool, **columns)
     pools.record(pool, actor=actor, action="replica.create", object_id=replica.id, object_label=f"{pool.name}/{replica.name}", after=_audit(columns))

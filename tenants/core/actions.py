@@ -26,6 +26,7 @@ _NEEDS: dict[str, Permission] = {
     "pool": Permission.CONFIGURE,
     "replica.create": Permission.CONFIGURE,
     "replica.delete": Permission.CONFIGURE,
+    "replica.check": Permission.CONFIGURE,
     "endpoint.create": Permission.CONFIGURE,
     "endpoint.delete": Permission.CONFIGURE,
     "webhook": Permission.CONFIGURE,

@@ -176,6 +176,7 @@ def furnished(slug: str, port: int) -> House:
     _made(api, "adapters", {"model": f"{slug}-model", "name": f"{slug}-adapter", "revision": "a1"})
     _made(api, "pools", {"name": f"{slug}-pool"})
     _made(api, "replicas", {"pool": f"{slug}-pool", "name": f"{slug}-replica", "url": f"http://127.0.0.1:{port}"})
+    _made(api, "replica-checks", {"pool": f"{slug}-pool", "name": f"{slug}-looked-at", "url": f"http://127.0.0.1:{port + 20}"})
     _made(api, "routing-policies", {"name": f"{slug}-routing", "spec": {"policy": "ettft"}})
     _made(api, "routing-policies", {"name": f"{slug}-spare", "spec": {"policy": "round_robin"}})
     _made(api, "slo-policies", {"name": f"{slug}-slo", "spec": {"ttft_p95_ms": 2000}})

@@ -53,6 +53,8 @@ REFERENCES = {
     "keys_issue scope",
     "models_change chat_template_sha256",
     "models_create tokenizer_sha256",
+    "replica_checks_create endpoint",
+    "replica_checks_create pool",
     "replicas_create pool",
 }
 
