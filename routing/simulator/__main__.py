@@ -54,6 +54,7 @@ def _ready_line(number: int, replica: RunningReplica) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m routing.simulator", description="A fleet of simulated vLLM replicas.")
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--data-parallel", type=int, default=1, metavar="N", help="ranks behind each URL, each with a cache and events of its own")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9001, help="first HTTP port; 0 takes free ones")
     parser.add_argument("--kv-port", type=int, default=9101, help="first KV event port; 0 takes free ones")
@@ -101,6 +102,7 @@ def _config(options: argparse.Namespace) -> ReplicaConfig:
     return ReplicaConfig(
         engine=engine,
         model=options.model,
+        data_parallel=options.data_parallel,
         adapters=tuple(adapters),
         runtime_adapters=options.runtime_adapters,
         host=options.host,

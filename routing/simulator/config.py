@@ -11,6 +11,7 @@ SaltMode = Literal["honour", "ignore_salt", "truncate_salt", "concat_salt_with_a
 HashAlgorithm = Literal["sha256", "sha256_cbor"]
 
 TRUNCATED_SALT_CHARACTERS = 8
+MAX_RANKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,9 @@ class ReplicaConfig:
     kv_topic: str | None = None  # None: "kv@" + model, as the recorded engine was configured
     kv_hwm_messages: int = 100_000
     kv_buffer_steps: int = 10_000
-    data_parallel_rank: int = 0  # that its events name; a replica is one rank
+    data_parallel_rank: int = 0  # that its events and metrics name
+    data_parallel: int = 1  # ranks behind one URL, each with a cache, a scheduler and events of its own
+    balance_s: float | None = 0.1  # how old the loads may be by which ranks are balanced; None: they are never looked at, so ranks take turns
     api_key: str | None = None
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
@@ -136,6 +139,10 @@ class ReplicaConfig:
     chat_template_path: str | None = None
     faults: Faults = field(default_factory=Faults)
     transfers: TransferConfig | None = None  # None: no connector, as a plain engine
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.data_parallel <= MAX_RANKS:
+            raise ValueError(f"data_parallel must be from 1 to {MAX_RANKS}")
 
     @property
     def topic(self) -> str:

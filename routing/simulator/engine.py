@@ -3,8 +3,8 @@
 Pure: no clock, no socket, no thread, no randomness. Whoever drives it says what time it is and decides what the
 passing of a step means: the HTTP server sleeps it, a trace replayer adds it to a variable.
 
-What it leaves out: speculative decoding, several KV groups, multimodal items, priorities, more than one data-parallel
-rank, asynchronous scheduling, and KV offload.
+What it leaves out: speculative decoding, several KV groups, multimodal items, priorities, asynchronous scheduling, and KV
+offload. One engine is one data-parallel rank.
 
 Source: vLLM 0.32.0's recorded behaviour (tests/vectors/vllm-0.32), and its documented scheduler rules: running requests
 first, then waiting ones in order of arrival while the token budget lasts; a waiting request is admitted only when its

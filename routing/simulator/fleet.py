@@ -18,10 +18,11 @@ _SHUTDOWN_S = 0.2  # how long open answers may go on once a replica stops
 
 
 class RunningReplica:
-    """A replica and its HTTP server. After a stop or restart the ports stay the same."""
+    """A replica, all its data-parallel ranks, and its HTTP server. After a stop or restart the ports stay the same. ``replica`` is the first rank."""
 
     def __init__(self, config: ReplicaConfig, tokenizer: Tokenizer) -> None:
-        self.replica = Replica(config, tokenizer)
+        self.ranks = [Replica(one, tokenizer) for one in _rank_configs(config)]
+        self.replica = self.ranks[0]
         self._host = config.host
         self._port = config.http_port
         self._runner: web.AppRunner | None = None
@@ -43,10 +44,11 @@ class RunningReplica:
 
     async def start(self) -> None:
         """Listen. After a failure (a taken port) ``stop`` still cleans up."""
-        self._runner = web.AppRunner(build_app(self.replica), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
-        self.replica.start()
-        if self.replica.transfers is not None:
-            await self.replica.transfers.start()
+        self._runner = web.AppRunner(build_app(*self.ranks), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        for rank in self.ranks:
+            rank.start()
+            if rank.transfers is not None:
+                await rank.transfers.start()
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, reuse_address=True)
         await site.start()
@@ -58,7 +60,8 @@ class RunningReplica:
         if runner is not None:
             for site in list(runner.sites):
                 await site.stop()
-            await self.replica.stop()
+            for rank in self.ranks:
+                await rank.stop()
             await runner.cleanup()
 
     async def restart(self) -> None:
@@ -90,6 +93,20 @@ class Fleet:
             await replica.stop()
 
 
+def _rank_configs(config: ReplicaConfig) -> list[ReplicaConfig]:
+    """One for each rank, from the config's own on, on consecutive event ports; 0 gives each a free one."""
+    ranks = range(config.data_parallel)
+    return [
+        replace(
+            config,
+            data_parallel_rank=config.data_parallel_rank + rank,
+            kv_port=config.kv_port + rank if config.kv_port else config.kv_port,
+            replay_port=config.replay_port + rank if config.replay_port else config.replay_port,
+        )
+        for rank in ranks
+    ]
+
+
 def fleet_configs(base: ReplicaConfig, replicas: int) -> list[ReplicaConfig]:
     """The same replica several times on consecutive ports, from the base's on; 0 gives each a free one, None none."""
 
@@ -100,8 +117,8 @@ def fleet_configs(base: ReplicaConfig, replicas: int) -> list[ReplicaConfig]:
         replace(
             base,
             http_port=nth(base.http_port, number) or 0,
-            kv_port=nth(base.kv_port, number),
-            replay_port=nth(base.replay_port, number),
+            kv_port=nth(base.kv_port, number * base.data_parallel),
+            replay_port=nth(base.replay_port, number * base.data_parallel),
         )
         for number in range(replicas)
     ]

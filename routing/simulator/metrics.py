@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from routing.simulator.config import ReplicaConfig
 from routing.simulator.submission import Output, Stats, StepResult
@@ -55,7 +58,7 @@ class ReplicaMetrics:
 
     def __init__(self, config: ReplicaConfig, *, started_unix_s: float) -> None:
         self.registry = CollectorRegistry()
-        self._ids = {"engine": "0", "model_name": config.model}
+        self._ids = {"engine": str(config.data_parallel_rank), "model_name": config.model}
         self._counters = {name: self._counter(name) for name in _COUNTERS}
         self._histograms = {name: self._histogram(name, bounds) for name, bounds in _HISTOGRAMS.items()}
         self._running = self._gauge("num_requests_running")
@@ -171,7 +174,7 @@ class ReplicaMetrics:
         engine = config.engine
         capacity_tokens = engine.blocks * engine.block_size_tokens
         facts = {
-            "engine": "0",
+            "engine": str(config.data_parallel_rank),
             "block_size": str(engine.block_size_tokens),
             "cache_dtype": "auto",
             "effective_attention_block_size": str(engine.block_size_tokens),
@@ -192,3 +195,28 @@ class ReplicaMetrics:
         """A row for every combination there ever was; the latest time as value says which holds."""
         if self._adapters is not None:
             self._adapters.labels(self._slots, ",".join(running), ",".join(waiting)).set(unix_s)
+
+
+class _Together(Collector):
+    """The families of several ranks, each once; what a process says of itself is the first rank's."""
+
+    def __init__(self, ranks: Sequence[ReplicaMetrics]) -> None:
+        self._ranks = ranks
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for rank in self._ranks:
+            for family in rank.registry.collect():
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples += [one for one in family.samples if "engine" in one.labels]
+        yield from families.values()
+
+
+def render(ranks: Sequence[ReplicaMetrics]) -> bytes:
+    """The page of an engine of several data-parallel ranks: rows told apart by ``engine``."""
+    if len(ranks) == 1:
+        return ranks[0].render()
+    together = CollectorRegistry()
+    together.register(_Together(ranks))
+    return generate_latest(together)

@@ -14,20 +14,25 @@ from routing.simulator import answers
 from routing.simulator.answers import Answer, to_json
 from routing.simulator.config import Faults
 from routing.simulator.errors import ApiError, bad_request, busy, engine_dead, unsupported_media_type
+from routing.simulator.metrics import render
+from routing.simulator.ranks import Ranks
 from routing.simulator.replica import Generation, RecordedRequest, Replica
 from routing.simulator.requests import Call, Kind, checked_salt, parse_call, parse_object, rendered_chat, resolve_model
 
-REPLICA = web.AppKey("replica", Replica)
+REPLICA = web.AppKey("replica", Replica)  # the first rank: what all ranks have in common is asked of it
+RANKS = web.AppKey("ranks", Ranks)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 _LOAD_FORMATS = ("JSON", "TEXT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build_app(replica: Replica) -> web.Application:
-    """The application around a replica. Run it with ``handler_cancellation=True``: a client that leaves aborts."""
+def build_app(*replicas: Replica) -> web.Application:
+    """The application around a replica, or around all its data-parallel ranks. Run it with ``handler_cancellation=True``: a client that leaves
+    aborts."""
     app = web.Application(middlewares=[_answer_like_vllm, _require_key], client_max_size=MAX_BODY_BYTES)
-    app[REPLICA] = replica
+    app[RANKS] = Ranks(replicas)
+    app[REPLICA] = app[RANKS].first
     app.on_response_prepare.append(_add_vary)
     app.add_routes(
         [
@@ -105,13 +110,13 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 
 async def _complete(request: web.Request, kind: Kind) -> web.StreamResponse:
-    replica = request.app[REPLICA]
+    replica = request.app[RANKS].of(request.headers, asyncio.get_running_loop().time())
     faults = replica.faults
     replica.inflight += 1
     try:
         if faults.status is not None:
             raise busy() if faults.status == 503 else ApiError(faults.status, "Simulated failure.", kind="InternalServerError")
-        call = await _parse(request, kind)
+        call = await _parse(request, kind, replica)
         headers = _answer_headers(replica, request, call)
         if faults.reject_in_stream:
             if not call.stream:
@@ -124,7 +129,7 @@ async def _complete(request: web.Request, kind: Kind) -> web.StreamResponse:
             answer = Answer(call, generation.choices, faults, answer_id=_answer_id(call), created=int(time.time()))
             if call.stream:
                 return await _stream(request, _events(call, generation, answer, faults), faults, headers)
-            return await _whole(request, generation, answer, faults, headers)
+            return await _whole(request, replica, generation, answer, headers)
         finally:
             generation.close()
     finally:
@@ -138,8 +143,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
     return parse_object(await request.read())
 
 
-async def _parse(request: web.Request, kind: Kind) -> Call:
-    replica = request.app[REPLICA]
+async def _parse(request: web.Request, kind: Kind, replica: Replica) -> Call:
     body = await _body(request)
     try:
         return parse_call(kind, body, request.headers, replica.config, replica.tokenizer)
@@ -171,7 +175,8 @@ def _answer_headers(replica: Replica, request: web.Request, call: Call) -> dict[
     return headers
 
 
-async def _whole(request: web.Request, generation: Generation, answer: Answer, faults: Faults, headers: dict[str, str]) -> web.StreamResponse:
+async def _whole(request: web.Request, replica: Replica, generation: Generation, answer: Answer, headers: dict[str, str]) -> web.StreamResponse:
+    faults = replica.faults
     if faults.finish_with_abort:
         return _json(answer.aborted_body(), headers=headers)
     while generation.unfinished:
@@ -181,7 +186,7 @@ async def _whole(request: web.Request, generation: Generation, answer: Answer, f
         await _cut(request)
     if faults.error_after_chunks is not None:
         raise engine_dead()
-    _hand_over(request.app[REPLICA], generation, answer)
+    _hand_over(replica, generation, answer)
     return _json(answer.body(), headers=headers)
 
 
@@ -249,12 +254,12 @@ async def _cut(request: web.Request) -> None:
 
 
 async def render_chat(request: web.Request) -> web.StreamResponse:
-    call = await _parse(request, "chat")
+    call = await _parse(request, "chat", request.app[REPLICA])
     return _json(answers.rendered(call, call.prompts[0], call.max_tokens[0], _answer_id(call)))
 
 
 async def render_completions(request: web.Request) -> web.StreamResponse:
-    call = await _parse(request, "completion")
+    call = await _parse(request, "completion", request.app[REPLICA])
     prompts = zip(call.prompts, call.max_tokens, strict=True)
     return _json([answers.rendered(call, prompt, max_tokens, _answer_id(call)) for prompt, max_tokens in prompts])
 
@@ -298,14 +303,14 @@ async def models(request: web.Request) -> web.StreamResponse:
 
 async def load_adapter(request: web.Request) -> web.StreamResponse:
     name, path = await _adapter_asked(request, "lora_name", "lora_path")
-    if not request.app[REPLICA].load_adapter(name, path):
+    if not all(one.load_adapter(name, path) for one in request.app[RANKS].replicas):
         raise bad_request(f"The lora adapter '{name}' has already been loaded.")
     return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
 
 async def unload_adapter(request: web.Request) -> web.StreamResponse:
     (name,) = await _adapter_asked(request, "lora_name")
-    if not request.app[REPLICA].unload_adapter(name):
+    if not all(one.unload_adapter(name) for one in request.app[RANKS].replicas):
         raise ApiError(404, f"The lora adapter '{name}' cannot be found.", kind="NotFoundError")
     return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
@@ -331,44 +336,49 @@ async def version(request: web.Request) -> web.StreamResponse:
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
-    body = request.app[REPLICA].metrics.render()
+    body = render([one.metrics for one in request.app[RANKS].replicas])
     return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
 async def load(request: web.Request) -> web.StreamResponse:
-    return _json({"server_load": request.app[REPLICA].inflight})
+    return _json({"server_load": sum(one.inflight for one in request.app[RANKS].replicas)})
 
 
 async def kv_event_sources(request: web.Request) -> web.StreamResponse:
-    replica = request.app[REPLICA]
+    """Where each rank publishes. As vLLM does, all name one base port, and each binds that port plus its rank; on free ports each names its own."""
+    return _json({str(one.config.data_parallel_rank): _source(one) for one in request.app[RANKS].replicas if one.kv_ports[0] is not None})
+
+
+def _source(replica: Replica) -> dict[str, object]:
     port, replay_port = replica.kv_ports
-    if port is None:
-        return _json({})
-    source = {
+    offset = replica.config.data_parallel_rank if replica.config.data_parallel > 1 and replica.config.kv_port else 0
+    return {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://*:{port}",
-        "replay_endpoint": f"tcp://*:{replay_port}" if replay_port is not None else None,
+        "endpoint": f"tcp://*:{(port or 0) - offset}",
+        "replay_endpoint": f"tcp://*:{replay_port - offset}" if replay_port is not None else None,
         "buffer_steps": replica.config.kv_buffer_steps,
         "hwm": replica.config.kv_hwm_messages,
         "max_queue_size": 100_000,
         "topic": replica.config.topic,
     }
-    return _json({str(replica.config.data_parallel_rank): source})
 
 
 async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
     running = request.query.get("reset_running_requests", "").lower() in {"1", "true"}
-    return _json({"success": request.app[REPLICA].engine.reset_prefix_cache(reset_running=running)})
+    done = [one.engine.reset_prefix_cache(reset_running=running) for one in request.app[RANKS].replicas]
+    return _json({"success": all(done)})
 
 
 async def pause(request: web.Request) -> web.StreamResponse:
-    request.app[REPLICA].pause()
+    for one in request.app[RANKS].replicas:
+        one.pause()
     return _json({"status": "paused"})
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
-    request.app[REPLICA].resume()
+    for one in request.app[RANKS].replicas:
+        one.resume()
     return _json({"status": "resumed"})
 
 
@@ -403,6 +413,7 @@ async def sim_mode(request: web.Request) -> web.StreamResponse:
     """Show the modes, or change those named in a JSON object."""
     changes = parse_object(await request.read()) if request.method == "POST" else {}
     try:
-        return _json(request.app[REPLICA].set_mode(changes))
+        modes = [one.set_mode(changes) for one in request.app[RANKS].replicas]  # of each rank the same
+        return _json(modes[0])
     except ValueError as error:
         raise bad_request(str(error)) from None
