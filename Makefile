@@ -7,6 +7,7 @@
 # make bench-routing   our router and others over HTTP before the same simulated fleet (twenty minutes; others where they are installed)
 # make bench-proxy     what a request costs: CPU, requests/s, added latency
 # make soak MINUTES=30 the router's memory under prefixes that come and go (BENCH_ARGS=--kill: what a kill -9 costs)
+# make chaos    100,000 requests while ingest, workers and stores are killed: every record counts once (some minutes; BENCH_ARGS="--count 5000")
 # PYTHON=...    which Python (3.11 to 3.13) a new .venv is made with
 
 PYTHON ?=
@@ -16,7 +17,7 @@ MINUTES ?= 30
 VENV := .venv/bin
 PACKAGES := settings tenants namespaces routing console deploy
 
-.PHONY: up test check test-engine mutants bench-sharing bench-policies bench-routing bench-proxy soak lock clean install install-dev
+.PHONY: up test check test-engine mutants bench-sharing bench-policies bench-routing bench-proxy soak chaos lock clean install install-dev
 
 up: install
 	@exec $(VENV)/python -m deploy.local up
@@ -52,6 +53,9 @@ bench-proxy: install-dev
 
 soak: install-dev
 	$(VENV)/python -m tests.bench.churn --minutes $(MINUTES) $(BENCH_ARGS)
+
+chaos: install-dev
+	$(VENV)/python -m tests.bench.chaos $(BENCH_ARGS)
 
 # Resolve pyproject.toml again into the two lock files, with hashes, for every Python that we support.
 lock:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from deploy.local.places import write_private
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "VIRTUAL_ENV")
-_PASSED_ON_PREFIXES = ("SALTROUTE_", "ROUTER_", "CELERY_", "OTEL_", "LC_")
+_PASSED_ON_PREFIXES = ("SALTROUTE_", "ROUTER_", "INGEST_", "CELERY_", "OTEL_", "LC_")
 # Celery reads the first two itself, past our settings; keys are named to the processes that may hold them, see plan.py.
 _NEVER_INHERITED = ("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND", "SALTROUTE_ROOT", "SALTROUTE_SIGN_IN_KEY_FILES")
 

@@ -138,6 +138,7 @@ def test_children_inherit_settings_and_no_secrets() -> None:
     shell = {
         "PATH": "/usr/bin",
         "SALTROUTE_LOG_LEVEL": "debug",
+        "INGEST_CLAIM_IDLE_S": "5",
         "SALTROUTE_ROOT_KEY_FILE": "/elsewhere/root.key",
         "SALTROUTE_ROOT": "env:ROOT",
         "DATABASE_URL": "postgresql://admin:secret@host/x",
@@ -146,7 +147,12 @@ def test_children_inherit_settings_and_no_secrets() -> None:
         "AWS_SECRET_ACCESS_KEY": "secret",
         "OPENAI_API_KEY": "secret",
     }
-    assert environment.inherited(shell) == {"PATH": "/usr/bin", "SALTROUTE_LOG_LEVEL": "debug", "PYTHONUNBUFFERED": "1"}
+    assert environment.inherited(shell) == {
+        "PATH": "/usr/bin",
+        "SALTROUTE_LOG_LEVEL": "debug",
+        "INGEST_CLAIM_IDLE_S": "5",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def test_a_password_in_a_url_moves_to_a_private_file(tmp_path: Path) -> None:
