@@ -1030,6 +1030,43 @@ _QUOTAS = [
     ),
 ]
 
+_COUNTED_ONCE = [
+    Mutant(
+        "records: a repeat counts again in sums",
+        "routing/services/record_store.py",
+        "all_new = insert(rows) == len(rows)",
+        "all_new = insert(rows) <= len(rows)",
+        ("tests/routing/services/test_records.py::test_a_record_is_added_up_once_however_often_it_comes",),
+    ),
+    Mutant(
+        "records: acknowledged although PostgreSQL did not take them",
+        "routing/services/records.py",
+        "if entries and self._store(entries):",
+        "if entries and self._store(entries) is not None:",
+        ("tests/routing/services/test_records.py::test_a_stop_while_postgresql_is_away_leaves_the_batch_pending",),
+    ),
+    Mutant(
+        "records: what Valkey did not take leaves the router's queue",
+        "routing/dataplane/outlet.py",
+        """            log.warning("records wait: %s", type(error).__name__)
+            return False""",
+        """            log.warning("records wait: %s", type(error).__name__)""",
+        ("tests/routing/dataplane/test_telemetry.py::test_what_could_not_be_sent_is_sent_later_once_and_in_order",),
+    ),
+    Mutant(
+        "records: a dropped one takes no number",
+        "routing/dataplane/telemetry.py",
+        """        if self.full:
+            self._dropped.inc()
+            return""",
+        """        if self.full:
+            self._dropped.inc()
+            self._serial -= 1
+            return""",
+        ("tests/routing/dataplane/test_telemetry.py::test_every_record_takes_a_number_dropped_ones_too",),
+    ),
+]
+
 _MEASURES = [
     Mutant(
         "coarser sums tell others' load apart",
@@ -1189,6 +1226,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *_CAPTURES,
     *_PEOPLE,
     *_QUOTAS,
+    *_COUNTED_ONCE,
     *_MEASURES,
     *_SCHEDULING,
 )
