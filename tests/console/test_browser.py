@@ -116,7 +116,7 @@ def test_a_person_issues_a_key_sees_it_once_revokes_it_and_reads_a_decision(
     assert page.get_by_role("img", name="Score terms").locator("rect").count() == 7
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
-    page.locator("summary[aria-label=Account]").click()
+    page.locator(".end summary").click()
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("heading", name="Sign in").wait_for()
     assert complaints == []

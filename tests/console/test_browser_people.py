@@ -87,7 +87,7 @@ def test_second_factor_invitation_and_reset(live_server: LiveServer, request: py
     page.get_by_role("link", name="I have them").click()
 
     # Signs out and in again: the password alone is not enough, the next code is.
-    page.locator("summary[aria-label=Account]").click()
+    page.locator(".end summary").click()
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("heading", name="Sign in").wait_for()
     _fill_sign_in(page, "ada@example.com", rows.PASSWORD)
@@ -125,7 +125,7 @@ def test_second_factor_invitation_and_reset(live_server: LiveServer, request: py
     other.get_by_text("You are a member of acorn now, as operator.").wait_for()
 
     # Forgets the password, and sets another by the mailed link.
-    other.locator("summary[aria-label=Account]").click()
+    other.locator(".end summary").click()
     other.get_by_role("button", name="Sign out").click()
     other.get_by_role("link", name="Forgotten your password?").click()
     other.get_by_label("E-mail").fill("bob@example.com")

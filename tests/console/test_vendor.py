@@ -34,3 +34,13 @@ def test_uplot_is_the_files_that_its_note_names() -> None:
 def test_our_own_files_fetch_nothing_from_elsewhere() -> None:
     for name in ("console/console.css", "console/console.js", "console/plots.js"):
         assert not re.search(r"https?://|@import|url\(", (STATIC / name).read_text())
+
+
+def test_axe_is_the_file_that_its_note_names() -> None:
+    """Unchanged, with its licence, and beside the tests: nothing of it is among what the console serves."""
+    folder = Path(__file__).parents[1] / "vendor/axe"
+    text = (folder / "axe.min.js").read_bytes()
+    assert f"`{hashlib.sha256(text).hexdigest()}`" in (folder / "VERSION.md").read_text()
+    assert "Mozilla Public License" in (folder / "LICENSE").read_text()
+    assert b"axe v4.14.1" in text[:200]
+    assert not list(STATIC.rglob("*axe*"))
