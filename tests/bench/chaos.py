@@ -282,10 +282,10 @@ async def run(product: Product, *, count: int, connections: int = 32, blows: Seq
     try:
         for blow in blows:
             await _until("its turn", lambda at=blow.share * count: load.answered >= at or asking.done(), RUN_S)
-            at_s = time.monotonic() - began_s
+            at_s, answered = time.monotonic() - began_s, load.answered
             await stage.strike(blow)
             sys.stdout.write(
-                f"{at_s:6.0f} s   {load.answered:7,} answers   {blow.what} {blow.whom}, put right after {time.monotonic() - began_s - at_s:.1f} s\n"
+                f"{at_s:6.0f} s   {answered:7,} answers   {blow.what} {blow.whom}, put right after {time.monotonic() - began_s - at_s:.1f} s\n"
             )
             sys.stdout.flush()
         await asking
