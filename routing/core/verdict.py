@@ -62,7 +62,7 @@ def _error_in(payload: object) -> dict[str, Any] | None:
 
 def _status_in(error: dict[str, Any], default: int) -> int:
     code = error.get("code", error.get("status"))
-    if isinstance(code, str) and code.isdigit():
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
         code = int(code)
     if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
         return code

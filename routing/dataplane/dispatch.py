@@ -196,14 +196,16 @@ async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tu
     """Read a stream up to its first event with data, and judge that."""
     splitter = sse.EventSplitter()
     events: list[bytes] = []
+    datas: list[bytes] = []
     size = 0
     while True:
         chunk = await opened.read()
         if not chunk:
             raise UpstreamFailed("broken")  # it ended before it said anything
         size += len(chunk)
-        events.extend(splitter.feed(chunk))
-        datas = [data for data in map(sse.data_of, events) if data is not None]
+        came = splitter.feed(chunk)
+        events.extend(came)
+        datas.extend(data for data in map(sse.data_of, came) if data is not None)
         if datas:
             break
         if size > MAX_HELD_BYTES + sse.MAX_EVENT_BYTES:

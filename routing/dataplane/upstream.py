@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import uuid
 import zlib
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from typing import Literal
 
 import aiohttp
 from aiohttp import hdrs
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
 from aiohttp.tracing import Trace
@@ -37,6 +39,8 @@ from routing.outbound import guard
 Cause = Literal["connect", "connect_timeout", "blocked", "first_byte_timeout", "idle_timeout", "broken", "stale_connection", "too_large", "encoding"]
 
 READ_BYTES = 64 * 1024  # an answer is read ahead of its reader by twice this
+DECODED_BYTES = 128 * 1024  # of a compressed answer, at a time: few bytes may stand for very many
+MAX_INTERIM = 16  # answers 1xx before the one that counts
 
 
 class UpstreamFailed(Exception):
@@ -177,10 +181,19 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, headers: M
     except TimeoutError:
         raise aiohttp.ConnectionTimeoutError from None
     try:
-        return await _converse(connection, _head(address, headers, len(body)), body)
+        return await _converse(connection, _head(address, headers, len(body)), body, reused=trace.reused)
     except BaseException:
         _drop(connection)
         raise
+
+
+def _spoke_unasked(protocol: ResponseHandler, transport: asyncio.Transport) -> bool:
+    """Whether something came over a kept connection while nobody asked. It would be taken for the next answer, and that one for somebody else's."""
+    if protocol.should_close:
+        return True
+    unread = select.poll()  # what the loop has not come to read
+    unread.register(transport.get_extra_info("socket"), select.POLLIN)
+    return bool(unread.poll(0))
 
 
 def _head(address: aiohttp.ClientRequest, headers: Mapping[str, str], size: int) -> bytes:
@@ -198,16 +211,17 @@ def _head(address: aiohttp.ClientRequest, headers: Mapping[str, str], size: int)
     return head.encode()
 
 
-async def _converse(connection: Connection, head: bytes, body: bytes) -> _Reply:
+async def _converse(connection: Connection, head: bytes, body: bytes, *, reused: bool) -> _Reply:
     protocol, transport = connection.protocol, connection.transport
-    if protocol is None or transport is None:
+    if protocol is None or transport is None or (reused and _spoke_unasked(protocol, transport)):
         raise aiohttp.ServerDisconnectedError
     protocol.set_response_params(read_until_eof=True, auto_decompress=False, read_bufsize=READ_BYTES)
     transport.writelines((head, body))
-    while True:
+    for _ in range(MAX_INTERIM + 1):
         message, content = await protocol.read()
         if not 100 <= message.code <= 199 or message.code == 101:
             return _Reply(connection, message.code, message.headers, content)
+    raise aiohttp.ClientPayloadError("interim answers without end")
 
 
 async def deliver(
@@ -235,6 +249,7 @@ class Upstream:
 
     response: _Reply
     _decoders: list[zlib._Decompress] = field(default_factory=list)
+    _undecoded: list[bytes | None] = field(default_factory=list)  # what each decoder has not taken yet; empty: it has more to give, None: it has not
     _ready: bool = False
 
     @property
@@ -257,22 +272,24 @@ class Upstream:
         return value if 0 < len(value) <= 40 and value.isascii() and value.isprintable() else None
 
     async def read(self) -> bytes:
-        """The next piece, decoded; empty at the clean end.
+        """The next piece, decoded; empty at the clean end. Of a compressed answer ``DECODED_BYTES`` at most, and others have a turn before each.
 
         Raises:
             UpstreamFailed: ``broken`` when the connection ended in the middle, ``encoding`` for a compression that cannot be undone.
         """
         self._prepare()
         while True:
+            while any(piece is not None for piece in self._undecoded):
+                await asyncio.sleep(0)
+                if decoded := self._decode():
+                    return decoded
             try:
                 piece = await self.response.content.readany()
             except (aiohttp.ClientError, OSError):
                 raise UpstreamFailed("broken") from None
             if not piece or not self._decoders:
                 return piece
-            decoded = self._decode(piece)
-            if decoded:
-                return decoded
+            self._undecoded[0] = piece
 
     async def read_all(self, *, limit_bytes: int, first_byte_at_s: float, idle_s: float) -> bytes:
         """The whole answer, bounded.
@@ -311,15 +328,21 @@ class Upstream:
             if name not in ("gzip", "x-gzip", "deflate") or len(self._decoders) >= 3:
                 raise UpstreamFailed("encoding")
             self._decoders.append(zlib.decompressobj(zlib.MAX_WBITS | 32))  # gzip or zlib, by its header
+            self._undecoded.append(None)
 
-    def _decode(self, piece: bytes) -> bytes:
-        for decoder in self._decoders:
+    def _decode(self) -> bytes:
+        """One step of the decoder nearest to the plain bytes that has something to do, and of those after it."""
+        first = max(place for place, piece in enumerate(self._undecoded) if piece is not None)
+        piece = self._undecoded[first] or b""
+        for place in range(first, len(self._decoders)):
+            decoder = self._decoders[place]
             try:
-                piece = decoder.decompress(piece, 64 * 1024 * 1024)
+                piece = decoder.decompress(piece, DECODED_BYTES)
             except zlib.error:
                 raise UpstreamFailed("encoding") from None
-            if decoder.unconsumed_tail:
-                raise UpstreamFailed("too_large")
+            if decoder.unused_data:  # kept by the decoder, however much comes
+                raise UpstreamFailed("encoding")
+            self._undecoded[place] = decoder.unconsumed_tail or (b"" if len(piece) == DECODED_BYTES else None)
         return piece
 
     def close(self) -> None:

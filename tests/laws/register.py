@@ -420,6 +420,13 @@ _OUTWARD = [
         ("tests/routing/core/test_byte_budget.py",),
     ),
     Mutant(
+        "what an engine says unasked is taken for the next answer",
+        "routing/dataplane/upstream.py",
+        "    if protocol.should_close:\n        return True\n",
+        "    return False\n",
+        ("tests/routing/dataplane/test_upstream.py",),
+    ),
+    Mutant(
         "a connection kept although its request was not taken to the end",
         "routing/dataplane/upstream.py",
         "    return 0 if connection.transport is None else connection.transport.get_write_buffer_size()\n",

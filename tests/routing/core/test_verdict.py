@@ -85,3 +85,9 @@ def test_only_a_shaped_and_safe_body_passes_as_it_is() -> None:
 )
 def test_only_an_engine_that_names_our_model_misses_it(status: int, payload: dict[str, Any], misses: bool) -> None:
     assert misses_model(judge(status, payload), "ad1") == misses
+
+
+@pytest.mark.parametrize(("code", "status"), [("429", 429), ("\u00b2", 500), ("9" * 5000, 500), ("\u0664\u0662\u0669", 500), ("0429", 500)])
+def test_a_code_that_is_no_status_is_a_failure_of_the_engine(code: str, status: int) -> None:
+    """Digits that no status is written with, or too many of them, are no mistake of ours."""
+    assert judge(200, {"error": {"message": "m", "code": code}}).status == status

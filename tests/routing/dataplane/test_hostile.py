@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import sys
+from types import FrameType
 
 import msgspec
 import pytest
 
+from routing.core import sse
 from routing.core.body import MAX_VALUES
-from tests.fakes.replica import Script, completion
-from tests.fakes.rig import HI, KEY_A, KEY_B, Rig, bumped, replica_entry
+from tests.fakes.replica import Script, chunk, completion, event
+from tests.fakes.rig import HI, KEY_A, KEY_B, Rig, bumped, replica_entry, until
 
 
 async def test_a_body_that_breaks_every_engine_opens_no_breaker(rig: Rig) -> None:
@@ -86,3 +90,28 @@ async def test_fields_that_choose_an_adapter_or_a_slot_do_not_pass(rig: Rig, mem
     """The adapter is part of the identity: a client may not choose one beside it."""
     assert (await rig.chat({**HI, member: "other"})).status == 200
     assert member not in rig.received()
+
+
+async def test_comments_before_an_answer_are_looked_at_once(rig: Rig) -> None:
+    """An engine that drips comments must not make each drop cost as much as all before it. Counted are calls, not time."""
+    drops, looked = 200, 0
+
+    def count(frame: FrameType, what: str, _: object) -> None:
+        nonlocal looked
+        looked += what == "call" and frame.f_code is sse.data_of.__code__
+
+    gates = {place: asyncio.Event() for place in range(drops)}
+    last = [event(chunk("hi")), event(chunk(finish="stop")), event("[DONE]")]
+    rig.a.script = rig.b.script = Script(pieces=[b":\n\n"] * drops + last, gates=gates)
+    asked = asyncio.create_task(rig.chat({**HI, "stream": True}))
+    await until(lambda: rig.served() == 1)
+    sys.setprofile(count)
+    try:
+        for gate in gates.values():
+            gate.set()
+            for _ in range(10):
+                await asyncio.sleep(0)  # the router reads one drop
+        assert (await asked).status == 200
+    finally:
+        sys.setprofile(None)
+    assert drops <= looked <= drops + 20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -218,3 +220,86 @@ async def test_a_request_that_is_given_up_while_it_is_sent_ends_at_once(sessions
             await asked
         server.listens.set()
         assert await server.taken.get() < len(HUGE)
+
+
+async def _turns(count: int = 20) -> None:
+    """Let the loop read what lies in sockets."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+async def test_what_an_engine_says_unasked_is_nobodys_answer(sessions: Sessions, read: bool) -> None:
+    """One answer too many would make each next request's answer the one before's: another tenant's. The control: a quiet connection is used again."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                body = await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as listening:
+        replica = replica_at(listening.sockets[0].getsockname()[1])
+        for body in (b"one", b"two"):
+            assert await whole(await ask(sessions, replica, body)) == body
+        assert len(writers) == 1
+        writers[0].write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nextra")
+        if read:
+            await _turns()
+        for body in (b"of one tenant", b"of another", b"of a third"):
+            assert await whole(await ask(sessions, replica, body)) == body
+
+
+async def test_interim_answers_without_end_are_a_broken_answer(sessions: Sessions) -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    async with serving(interim * upstream.MAX_INTERIM + WHOLE, interim * (upstream.MAX_INTERIM + 1) + WHOLE) as server:
+        assert await whole(await ask(sessions, replica_at(server.port), SMALL)) == b"ok"
+        with pytest.raises(UpstreamFailed) as failed:
+            await ask(sessions, replica_at(server.port), SMALL)
+        assert failed.value.cause == "broken"
+
+
+def packed(plain: bytes, encoding: str) -> bytes:
+    inner = gzip.compress(zlib.compress(plain)) if "," in encoding else gzip.compress(plain)
+    return b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s" % (encoding.encode(), len(inner), inner)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate, gzip"])
+async def test_few_bytes_that_stand_for_very_many_come_out_in_pieces(sessions: Sessions, encoding: str) -> None:
+    """Whole to the last byte, each piece bounded, and others have their turn between two of them."""
+    plain = b"data: {}\n\n" * 800_000 + b"the end"
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with serving(packed(plain, encoding)) as server:
+        opened = await ask(sessions, replica_at(server.port), SMALL)
+        beside = asyncio.create_task(other())
+        pieces = []
+        while piece := await opened.read():
+            pieces.append(piece)
+        beside.cancel()
+        assert b"".join(pieces) == plain
+        assert max(map(len, pieces)) <= upstream.DECODED_BYTES
+        assert turns >= len(pieces)
+
+
+async def test_what_follows_a_compressed_answer_is_refused_and_not_kept(sessions: Sessions) -> None:
+    inner = gzip.compress(b"ok")
+    for rest, expected in ((b"", b"ok"), (b"x" * 1000, None)):
+        head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(inner + rest)
+        async with serving(head + inner + rest) as server:
+            opened = await ask(sessions, replica_at(server.port), SMALL)
+            if expected is not None:
+                assert await whole(opened) == expected
+                continue
+            with pytest.raises(UpstreamFailed) as failed:
+                await whole(opened)
+            assert failed.value.cause == "encoding"
