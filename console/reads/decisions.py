@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import get_args
 from uuid import UUID
 
 from django.db.models import Q
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from routing import queries
@@ -16,6 +18,8 @@ from routing.core.record import DecisionRecord, Outcome
 from routing.models import DecisionRow
 
 PAGE_ROWS = 50
+NAMESPACE_WITHIN = timedelta(hours=24)  # no index leads to a namespace, so the rows of a day are looked through at most
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 
@@ -25,12 +29,13 @@ class Asked:
 
     filter: queries.DecisionFilter
     missed: bool  # a match was predicted and the engine reported none of it
+    namespace: str  # its public id, or empty; looked for within NAMESPACE_WITHIN
     before: datetime | None
     before_id: UUID | None
 
     @property
     def narrowed(self) -> bool:
-        return self.missed or self.filter != queries.DecisionFilter()
+        return self.missed or bool(self.namespace) or self.filter != queries.DecisionFilter()
 
 
 def parse(query: Mapping[str, str]) -> Asked:
@@ -39,11 +44,19 @@ def parse(query: Mapping[str, str]) -> Asked:
     wanted = queries.DecisionFilter(
         endpoint_id=as_uuid(query.get("endpoint", "")),
         key_id=as_uuid(query.get("key", "")),
+        replica_id=str(replica_id) if (replica_id := as_uuid(query.get("replica", ""))) else None,
         outcome=query.get("outcome") if query.get("outcome") in OUTCOMES else None,
         slower_than_s=_milliseconds(query.get("slower", "")),
         audits="only" if query.get("audits") == "only" else "none",
     )
-    return Asked(filter=wanted, missed=query.get("missed") == "1", before=before, before_id=before_id)
+    namespace = query.get("namespace", "")
+    return Asked(
+        filter=wanted,
+        missed=query.get("missed") == "1",
+        namespace=namespace if _NAMESPACE.fullmatch(namespace) else "",
+        before=before,
+        before_id=before_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,8 @@ def listed(tenant_id: UUID, asked: Asked) -> Page:
     found = queries.decisions(tenant_id, asked.filter)
     if asked.missed:
         found = found.filter(matched_tokens__gt=0, cached_tokens=0)
+    if asked.namespace:
+        found = found.filter(record__namespace=asked.namespace, started_at__gte=timezone.now() - NAMESPACE_WITHIN)
     if asked.before and asked.before_id:
         found = found.filter(Q(started_at__lt=asked.before) | Q(started_at=asked.before, id__lt=asked.before_id))
     rows = list(found.order_by("-started_at", "-id")[: PAGE_ROWS + 1])

@@ -26,6 +26,7 @@ MAX_REPLICAS = 2000
 MAX_ENDPOINTS = 1000
 RUN_ROWS = 20
 EVENT_ROWS = 20
+GRID_ROWS = 200
 
 Row = TypeVar("Row", bound=TenantRow)
 
@@ -158,6 +159,35 @@ def _verdict(case: dict[str, Any]) -> Verdict:
         controls=int(case["controls_seen"]),
         bound=failure_rate_bound(negatives) if passed else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """One replica's newest finished audit; a verdict for each column, None where that run did not know the case."""
+
+    run: AuditRun
+    cells: tuple[Verdict | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cases against replicas. ``columns`` are (name, title) in the order of the newest run."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[GridRow, ...]
+
+
+def grid(tenant_id: UUID) -> Grid:
+    """The audit matrix: of each replica the newest audit that was carried out, inside the tenant scope, without what was seen in it."""
+    done = AuditRun.objects.filter(tenant_id=tenant_id, state="finished")
+    newest = done.order_by("replica_id", "-finished_at", "-id").distinct("replica_id").values("id")
+    runs = list(AuditRun.objects.filter(tenant_id=tenant_id, id__in=newest).defer("evidence").order_by("-finished_at", "-id")[:GRID_ROWS])
+    columns = {case["name"]: case["title"] for run in runs for case in run.cases}
+    rows = []
+    for run in sorted(runs, key=lambda run: (run.pool_name, run.replica_name, str(run.replica_id))):
+        by_name = {verdict.name: verdict for verdict in verdicts(run.cases)}
+        rows.append(GridRow(run, tuple(by_name.get(name) for name in columns)))
+    return Grid(tuple(columns.items()), tuple(rows))
 
 
 # ---- identity events -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ IN_ORDER = (
     "unexplained",
     "generation",
 )
-_FILTERS = ("endpoint", "key", "outcome", "slower", "missed", "audits")
+_FILTERS = ("endpoint", "key", "replica", "namespace", "outcome", "slower", "missed", "audits")
+
+
+MAX_REPLICAS = 2000  # to choose from
 
 
 class Decisions(TenantPage):
@@ -51,6 +54,7 @@ class Decisions(TenantPage):
             "outcomes": decisions.OUTCOMES,
             "endpoint_names": endpoints.names(self.tenant_id),
             "keys": keys.listed(self.tenant_id),
+            "replicas": queries.replicas(self.tenant_id).only("id", "name", "pool__name").order_by("pool__name", "name", "id")[:MAX_REPLICAS],
             "next_query": urlencode({**kept, "before": page.next}) if page.next else "",
             "later": bool(asked.before),
             "first_query": urlencode(kept),
@@ -67,7 +71,8 @@ class DecisionPage(TenantPage):
 
     def get(self, request: HttpRequest, decision_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
         _, record = queries.decision(self.tenant_id, decision_id)
-        seen = disclose(record, own_replica_ids=None if self.caller.seat.platform else queries.own_replica_ids(self.tenant_id))
+        own = queries.own_replica_ids(self.tenant_id)
+        seen = disclose(record, own_replica_ids=None if self.caller.seat.platform else own)
         terms = [name for name in SCORERS if any(name in one.terms for one in seen.candidates)]
         terms += sorted({name for one in seen.candidates for name in one.terms} - set(terms))
         context = {
@@ -83,6 +88,7 @@ class DecisionPage(TenantPage):
             "chart": _chart(seen),
             "time_chart": _time_chart(seen),
             "key_name": keys.name(self.tenant_id, record.key_id),
+            "own_replicas": own,
             "endpoint_known": record.endpoint_id in endpoints.names(self.tenant_id),
         }
         return self.page("console/decision.html", context)

@@ -41,6 +41,7 @@ class Isolation(TenantPage):
             "runs": runs.rows,
             "runs_next": runs.next,
             "runs_later": bool(request.GET.get("before")),
+            "grid": None if request.GET.get("before") else isolation.grid(self.tenant_id),
             "active": any(one.state in ("queued", "running") for one in runs.rows),
             "endpoints": isolation.auditable(self.tenant_id),
             "events": isolation.explained(self.tenant_id, page.rows) if page else (),

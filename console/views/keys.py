@@ -1,8 +1,9 @@
-"""Inference keys: the list, issuing one (shown once), revoking one."""
+"""Inference keys: the list, issuing or rotating one (shown once), revoking one."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django import forms
@@ -14,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console.access import TenantPage
-from console.reads import endpoints, keys
+from console.reads import endpoints, keys, routers
 from tenants import queries
 from tenants.core.api_key import Kind
 from tenants.core.errors import Conflict, Invalid, LimitReached
@@ -37,10 +38,13 @@ class Keys(TenantPage):
 
     tab = "keys"
 
-    def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
+    def get(self, request: HttpRequest) -> HttpResponse:
         now = timezone.now()
         rows = [(key, keys.state(key, now)) for key in keys.listed(self.tenant_id)]
-        return self.page("console/keys.html", {"rows": rows})
+        context = {"rows": rows, "expiring": [key for key, state in rows if state == "expiring"], "days": keys.EXPIRES_SOON.days}
+        if request.GET.get("changed"):  # somebody waits for routers to have it
+            context["badge"] = routers.badge(routers.status(self.tenant_id))
+        return self.page("console/keys.html", context)
 
 
 class IssueKey(TenantPage):
@@ -72,12 +76,41 @@ class IssueKey(TenantPage):
         except (Invalid, Conflict, LimitReached) as refusal:
             form.add_error(refusal.field if refusal.field in form.fields else None, refusal.message)
             return self._form(form, status=refusal.http_status)
-        name = next(iter(endpoints.names(self.tenant_id).values()), "MODEL")
-        context = {"key": issued.key, "secret": issued.secret, "model": name, "router_url": settings.ROUTER_PUBLIC_URL}
-        return self.page("console/key_issued.html", context)
+        return _shown_once(self, issued, rotated=False)
 
     def _form(self, form: IssueForm, *, status: int = 200) -> HttpResponse:
         return self.page("console/key_issue.html", {"form": form, "scopes": queries.scopes(self.tenant_id).order_by("path")}, status=status)
+
+
+def _shown_once(view: TenantPage, issued: api_keys.Issued, *, rotated: bool) -> HttpResponse:
+    """The one page that shows a key."""
+    name = next(iter(endpoints.names(view.tenant_id).values()), "MODEL")
+    context = {"key": issued.key, "secret": issued.secret, "rotated": rotated, "model": name, "router_url": settings.ROUTER_PUBLIC_URL}
+    return view.page("console/key_issued.html", context)
+
+
+class RotateKey(TenantPage):
+    """Give a key a new text: GET asks, POST does it and shows the new one once. With another end where one is chosen."""
+
+    tab = "keys"
+    needs = {"GET": Permission.CONFIGURE, "POST": Permission.CONFIGURE}
+
+    def get(self, request: HttpRequest, key_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        return self.page("console/key_rotate.html", {"key": queries.key(self.tenant_id, Kind.INFERENCE, str(key_id))})
+
+    def post(self, request: HttpRequest, key_id: UUID) -> HttpResponse:
+        now, ends = timezone.now(), request.POST.get("expires", "keep")
+        if ends != "keep" and ends not in _EXPIRY_DAYS:
+            raise Invalid("Choose one of these.", field="expires")
+        which: dict[str, Any] = {"tenant_id": self.tenant_id, "actor": self.actor, "kind": Kind.INFERENCE, "key_id": key_id}
+        which |= {"ceiling": self.caller.seat.role, "now": now}
+        with transaction.atomic():
+            issued = api_keys.rotate(**which)
+            if ends != "keep":
+                days = _EXPIRY_DAYS[ends]
+                api_keys.update(**which, fields={"expires_at": None if days is None else now + timedelta(days=days)})
+                issued.key.refresh_from_db(fields=["expires_at"])
+        return _shown_once(self, issued, rotated=True)
 
 
 class RevokeKey(TenantPage):
@@ -100,4 +133,4 @@ class RevokeKey(TenantPage):
             now=timezone.now(),
         )
         messages.success(request, f"Key {key.name} is revoked. Routers refuse it as soon as they have applied the change, within a second.")
-        return HttpResponseRedirect(reverse("console:keys", args=[self.caller.seat.slug]))
+        return HttpResponseRedirect(reverse("console:keys", args=[self.caller.seat.slug]) + "?changed=1")

@@ -1,23 +1,26 @@
-"""Policies: the list, one with its versions and what changed between them, and the form that writes the next version."""
+"""Policies: the list, one with its versions and what changed between them, the form that writes the next version, and moving endpoints to one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
 
 from django.contrib import messages
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
 
 from console.access import TenantPage
 from console.reads import policies as reads
-from routing.models import Policy
-from routing.services import policies, policy_text
-from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound
+from routing.core import policy_form
+from routing.core.policy import SCORERS
+from routing.models import Policy, PolicyVersion
+from routing.services import endpoints, policies, policy_text
+from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound, Refusal
 from tenants.core.roles import Permission
 
-_FIRST: dict[policies.Kind, str] = {"routing": "policy: ettft\n", "slo": "ttft_p95_ms: 2000\n"}
+_FIRST: dict[policies.Kind, dict[str, Any]] = {"routing": {"policy": "ettft"}, "slo": {"ttft_p95_ms": 2000}}
 
 
 class PolicyPages(TenantPage):
@@ -64,67 +67,124 @@ def _number(raw: str | None) -> int:
     return int(raw) if raw is not None and raw.isascii() and raw.isdigit() and len(raw) < 9 else 0
 
 
-class NewPolicy(PolicyPages):
-    """A policy with its version 1."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A document as it stands in the form: as fields (``way`` form) or as YAML. ``spec`` is None where it cannot be read as a document at all."""
+
+    kind: policies.Kind
+    way: str
+    texts: dict[str, str]
+    yaml: str
+    problems: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, kind: policies.Kind, spec: dict[str, Any], way: str) -> Written:
+        """A stored document."""
+        return cls(kind, way, policy_form.values(kind, spec), policy_text.write(spec))
+
+    @classmethod
+    def posted(cls, kind: policies.Kind, post: QueryDict) -> Written:
+        """What was sent. Whoever sends no ``way`` sends YAML."""
+        texts = {name: post[name][: policy_form.MAX_CHARACTERS] for name in post if name in _FORM_NAMES}
+        return cls(kind, "form" if post.get("way") == "form" else "yaml", texts, post.get("spec", ""))
+
+    def document(self) -> dict[str, Any]:
+        """The document, compiled.
+
+        Raises:
+            Invalid: it cannot run.
+        """
+        return policy_text.fill(self.texts, self.kind) if self.way == "form" else policy_text.parse(self.yaml, self.kind)
+
+    def refused(self, refusal: Refusal) -> Written:
+        """With what is wrong, each by its field."""
+        return replace(self, problems=((refusal.field or "", refusal.message), *refusal.others))
+
+    def turned(self, way: str) -> Written:
+        """The same document the other way; where YAML cannot be read it stays, with what is wrong."""
+        if way == self.way:
+            return self
+        if way == "yaml":
+            return replace(self, way=way, yaml=policy_text.write(policy_form.document(self.kind, self.texts)))
+        try:
+            return replace(self, way=way, texts=policy_form.values(self.kind, policy_text.parse(self.yaml, self.kind)))
+        except Invalid as refusal:
+            return self.refused(refusal)
+
+    def shown(self) -> dict[str, Any]:
+        """For the templates."""
+        wrong = {field.removeprefix("spec."): message for field, message in self.problems}
+        named = self.texts.get("policy", "ettft")
+        rows = [(field, self.texts.get(field.name, ""), wrong.get(field.name, "")) for field in policy_form.form_fields(self.kind, named)]
+        return {"written": self, "rows": rows, "policy_name": named, "policy_names": policy_form.POLICIES, "problems": self.problems}
+
+
+_FORM_NAMES = frozenset({"policy", *policy_form.ROUTING_DEFAULTS, *policy_form.SLO_DEFAULTS, *(f"weights.{name}" for name in SCORERS)})
+_TURNS = {"yaml": "yaml", "form": "form", "fields": "form"}  # a button that stores nothing -> how the form comes back
+
+
+class PolicyForm(PolicyPages):
+    """Base of the form, as fields or as YAML, with the same document in both."""
 
     needs = {"GET": Permission.OPERATE, "POST": Permission.OPERATE}
 
-    def get(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:  # noqa: ARG002 - the port of a view
-        return self._form(kind, "", _FIRST[kind])
+    def form(self, written: Written, *, policy: Policy | None, name: str = "", activate: bool = False, status: int = 200) -> HttpResponse:
+        uses = reads.uses(self.tenant_id, policy) if policy is not None else []
+        wrong_name = next((message for field, message in written.problems if field == "name"), "")
+        context = {"kind": written.kind, "policy": policy, "name": name, "wrong_name": wrong_name, "activate": activate, "uses": uses}
+        return self.page("console/policy_edit.html", {**context, **written.shown()}, status=status)
+
+
+class NewPolicy(PolicyForm):
+    """A policy with its version 1."""
+
+    def get(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:
+        return self.form(Written.of(kind, _FIRST[kind], _way(request)), policy=None)
 
     def post(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:
-        name, text = request.POST.get("name", ""), request.POST.get("spec", "")
+        name, written = request.POST.get("name", ""), Written.posted(kind, request.POST)
+        if (turn := _TURNS.get(request.POST.get("do", ""))) is not None:
+            return self.form(written.turned(turn), policy=None, name=name)
         try:
-            spec = policy_text.parse(text, kind)
+            spec = written.document()
             with transaction.atomic():
                 version = policies.create(tenant_id=self.tenant_id, actor=self.actor, kind=kind, name=name, spec=spec)
         except (Invalid, Conflict, LimitReached) as refusal:
-            return self._form(kind, name, text, field=refusal.field or "", wrong=refusal.message, status=refusal.http_status)
+            return self.form(written.refused(refusal), policy=None, name=name, status=refusal.http_status)
         messages.success(request, f"Policy {name} is stored as version 1. No endpoint uses it yet.")
         return HttpResponseRedirect(reverse("console:policy", args=[self.caller.seat.slug, version.policy_id]))
 
-    def _form(self, kind: policies.Kind, name: str, text: str, *, field: str = "", wrong: str = "", status: int = 200) -> HttpResponse:
-        context = {"kind": kind, "name": name, "text": text, "field": field, "wrong": wrong, "policy": None}
-        return self.page("console/policy_edit.html", context, status=status)
 
-
-class EditPolicy(PolicyPages):
+class EditPolicy(PolicyForm):
     """The next version of a policy: the newest document to begin with, compiled as routers do before it is stored."""
 
-    needs = {"GET": Permission.OPERATE, "POST": Permission.OPERATE}
-
-    def get(self, request: HttpRequest, policy_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
+    def get(self, request: HttpRequest, policy_id: UUID) -> HttpResponse:
         policy = self.policy(policy_id)
-        return self._form(policy, policy_text.write(policies.latest(policy).spec))
+        return self.form(Written.of(cast(policies.Kind, policy.kind), policies.latest(policy).spec, _way(request)), policy=policy)
 
     def post(self, request: HttpRequest, policy_id: UUID) -> HttpResponse:
-        policy, text = self.policy(policy_id), request.POST.get("spec", "")
+        policy = self.policy(policy_id)
         kind, activate = cast(policies.Kind, policy.kind), request.POST.get("activate") == "on"
+        written = Written.posted(kind, request.POST)
+        if (turn := _TURNS.get(request.POST.get("do", ""))) is not None:
+            return self.form(written.turned(turn), policy=policy, activate=activate)
         before = policies.latest(policy).version
         try:
-            spec = policy_text.parse(text, kind)
+            spec = written.document()
             with transaction.atomic():
                 version = policies.add_version(
                     tenant_id=self.tenant_id, actor=self.actor, policy_id=policy.id, kind=kind, spec=spec, activate=activate
                 )
         except (Invalid, LimitReached) as refusal:
-            return self._form(policy, text, activate=activate, field=refusal.field or "", wrong=refusal.message, status=refusal.http_status)
+            return self.form(written.refused(refusal), policy=policy, activate=activate, status=refusal.http_status)
         stored = f"stored as version {version.version}" if version.version != before else f"what version {before} says already"
         moved = " Endpoints that use the policy run it from now on." if activate else ""
         messages.success(request, f"The document is {stored}.{moved}")
         return HttpResponseRedirect(reverse("console:policy", args=[self.caller.seat.slug, policy.id]))
 
-    def _form(self, policy: Policy, text: str, *, activate: bool = False, field: str = "", wrong: str = "", status: int = 200) -> HttpResponse:
-        context = {
-            "kind": policy.kind,
-            "policy": policy,
-            "text": text,
-            "activate": activate,
-            "field": field,
-            "wrong": wrong,
-            "uses": reads.uses(self.tenant_id, policy),
-        }
-        return self.page("console/policy_edit.html", context, status=status)
+
+def _way(request: HttpRequest) -> str:
+    return "yaml" if request.GET.get("way") == "yaml" else "form"
 
 
 class CheckPolicy(PolicyPages):
@@ -137,9 +197,44 @@ class CheckPolicy(PolicyPages):
         return self.page("console/_policy_checked.html", {})
 
     def post(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:
-        context: dict[str, Any] = {"checked": True}
+        written = Written.posted(kind, request.POST)
         try:
-            policy_text.parse(request.POST.get("spec", ""), kind)
+            written.document()
         except Invalid as refusal:
-            context |= {"field": refusal.field, "wrong": refusal.message}
-        return self.page("console/_policy_checked.html", context)
+            written = written.refused(refusal)
+        return self.page("console/_policy_checked.html", {"checked": True, "problems": written.problems})
+
+
+class ActivateVersion(PolicyPages):
+    """Move endpoints to a version, a newer or an older one: GET asks which, with what changes for routers; POST does it."""
+
+    needs = {"GET": Permission.OPERATE, "POST": Permission.OPERATE}
+
+    def get(self, request: HttpRequest, policy_id: UUID, version: str) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        policy, to = self._version(policy_id, version)
+        running = [use for use in reads.uses(self.tenant_id, policy) if use.how == "runs"]
+        specs = {one.version: one.spec for one in reads.versions(self.tenant_id, policy)}
+        kind = cast(policies.Kind, policy.kind)
+        moves = [(use, policies.diff(kind, specs[use.version], to.spec)) for use in running if use.version != to.version and use.version in specs]
+        return self.page("console/policy_activate.html", {"policy": policy, "to": to, "moves": moves, "running": running})
+
+    def post(self, request: HttpRequest, policy_id: UUID, version: str) -> HttpResponse:
+        policy, to = self._version(policy_id, version)
+        chosen = set(request.POST.getlist("endpoint"))
+        wanted = {"routing_policy" if policy.kind == "routing" else "slo": {"name": policy.name, "version": to.version}}
+        moved = []
+        for use in reads.uses(self.tenant_id, policy):
+            if use.how == "runs" and str(use.endpoint.id) in chosen:
+                fields = cast(endpoints.EndpointFields, wanted)
+                moved.append(endpoints.update(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=use.endpoint.id, **fields).name)
+        if not moved:
+            raise Invalid("Choose at least one endpoint that uses this policy.", field="endpoint")
+        messages.success(request, f"{', '.join(moved)} run{'s' if len(moved) == 1 else ''} {policy.name} v{to.version}.")
+        return HttpResponseRedirect(reverse("console:policy", args=[self.caller.seat.slug, policy.id]))
+
+    def _version(self, policy_id: UUID, version: str) -> tuple[Policy, PolicyVersion]:
+        policy = self.policy(policy_id)
+        found = PolicyVersion.objects.filter(tenant_id=self.tenant_id, policy=policy, version=_number(version)).first()
+        if found is None:
+            raise NotFound
+        return policy, found

@@ -114,6 +114,11 @@ _SLO_FIELDS = {
 _SLO_WORDS: dict[str, tuple[str, ...]] = {"priority": PRIORITIES, "overload": get_args(Overload)}
 _SLO_NAMES = ("spill_pool", "spill_model")
 _OF_OVERLOAD = frozenset({"overload", "max_queue_ms", *_SLO_NAMES})
+# For whoever shows documents as forms.
+USED: Mapping[str, frozenset[str]] = _USED
+RANGES: Mapping[str, tuple[float, float]] = {**_NUMBERS, **_INTEGERS, **_SLO_FIELDS}
+SLO_WORDS: Mapping[str, tuple[str, ...]] = _SLO_WORDS
+SLO_NAMES = _SLO_NAMES
 _PERCENTILES = (50, 95, 99)
 _MAX_NAME = 200
 

@@ -1,12 +1,14 @@
-"""A policy document as people write it: YAML (so JSON too), read with the rules of declarations."""
+"""A policy document as people write it: YAML (so JSON too), read with the rules of declarations, or a form."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from routing.core import policy_form
 from routing.services import policies
 from routing.services.declarations.reader import Reader
 from tenants.core.errors import Invalid
@@ -38,6 +40,17 @@ def parse(text: str, kind: policies.Kind, *, field: str = "spec") -> dict[str, A
         raise Invalid(f"Line {first.line}: {first.path} {first.message}.", field=first.path)
     if not isinstance(spec, dict):
         raise Invalid("A policy document is a mapping, such as policy: ettft.", field=field)
+    policies.compiled(kind, spec, field=field)
+    return spec
+
+
+def fill(texts: Mapping[str, str], kind: policies.Kind, *, field: str = "spec") -> dict[str, Any]:
+    """The document of a filled-in form, compiled as a router would.
+
+    Raises:
+        Invalid: it cannot run; the field is the path inside the document.
+    """
+    spec = policy_form.document(kind, texts)
     policies.compiled(kind, spec, field=field)
     return spec
 

@@ -183,3 +183,23 @@ def test_where_the_time_went_is_drawn_and_told(town: Town, as_owner: AsOwner) ->
     assert "from about token 32 (byte 128) of 7,100 tokens" in page
     assert "missed changed 900 ms" in page  # a title in the drawing
     assert "style=" not in page.split('id="cause"')[1].split("</section>")[0]
+
+
+def test_a_decision_leads_to_its_namespace_and_replica_and_back(town: Town, as_owner: AsOwner) -> None:
+    """Links of the page narrow the list to what shares the namespace, within a day, and to the replica; odd values narrow nothing."""
+    made = town.acorn
+    one = rows.record(made, started_at=rows.ago(seconds=10))
+    other = rows.record(made, started_at=rows.ago(seconds=20), namespace="ns-other", replica_id=str(made.replica_ids[1]), replica_name="b")
+    old = rows.record(made, started_at=rows.ago(hours=30))
+    rows.store(as_owner, made, one, other, old)
+    page = town.owner.get(f"/t/acorn/decisions/{one.id}").content.decode()
+    assert f'href="/t/acorn/replicas/{made.replica_ids[0]}"' in page
+    assert 'href="/t/acorn/decisions?namespace=ns-1f2e3d"' in page
+    assert f'href="/t/acorn/endpoints/{made.endpoint_id}#identity"' in page
+
+    def listed(query: str) -> list[str]:
+        return _listed(town.owner.get(f"/t/acorn/decisions?{query}").content.decode())
+
+    assert listed("namespace=ns-1f2e3d") == [str(one.id)]
+    assert listed(f"replica={made.replica_ids[1]}") == [str(other.id)]
+    assert listed("namespace=%00&replica=x") == [str(one.id), str(other.id), str(old.id)]

@@ -105,7 +105,7 @@ def test_a_run_shows_its_matrix_and_hands_out_its_report(town: Town) -> None:
     run = rows.audit_run(town.acorn)
     assert f"/isolation/audits/{run.id}" in _page(town, "viewer")
     page = _page(town, "viewer", f"/t/acorn/isolation/audits/{run.id}")
-    for said in ("Same tokens under two identities", "<td data-label=\"Rows\">14, 15</td>", "not expressible", "no image model here", "41,337"):
+    for said in ("Same tokens under two identities", '<td data-label="Rows">14, 15</td>', "not expressible", "no image model here", "41,337"):
         assert said in page
     assert re.search(r'Negatives">60</td>\s*<td class="num" data-label="Controls">58</td>\s*<td class="num" data-label="Bound">5 %</td>', page)
     assert "owner@example.com" not in page.partition("<main")[2]
@@ -153,15 +153,13 @@ def test_rotating_an_epoch_says_its_cost_wants_a_reason_and_becomes_an_event(tow
 
 def test_a_viewer_reads_all_but_names_and_is_offered_nothing(town: Town) -> None:
     with tenant_scope(town.acorn.tenant_id):
-        endpoints.rotate_epoch(
-            tenant_id=town.acorn.tenant_id, actor=system("night shift"), endpoint_id=town.acorn.endpoint_id, reason="an incident"
-        )
+        endpoints.rotate_epoch(tenant_id=town.acorn.tenant_id, actor=system("night shift"), endpoint_id=town.acorn.endpoint_id, reason="an incident")
     page = _page(town, "viewer")
     assert "an incident" in page
-    for hidden in ("night shift", "Run an audit now", "rotate-epoch\""):
+    for hidden in ("night shift", "Run an audit now", 'rotate-epoch"'):
         assert hidden not in page
     full = _page(town)
-    for offered in ("night shift", "Run an audit now", "rotate-epoch\""):
+    for offered in ("night shift", "Run an audit now", 'rotate-epoch"'):
         assert offered in full
 
 
@@ -228,3 +226,22 @@ def test_names_and_reasons_are_text(town: Town) -> None:
         assert "<img" not in page
         assert "&lt;img src=x onerror=alert(1)&gt;" in page
         assert 'style="' not in page
+
+
+def test_the_matrix_is_a_grid_of_replicas_and_cases(town: Town) -> None:
+    """Of each replica the newest audit that ended; each cell leads to its evidence, and to the signed report; a stranger's has no part in it."""
+    old = rows.audit_run(town.acorn, outcome="fail", finished_at=timezone.now() - timedelta(hours=3))
+    newest = rows.audit_run(town.acorn)
+    second = rows.audit_run(town.acorn, replica_id=town.acorn.replica_ids[1], replica_name="b", cases=rows.CASES[:1])
+    rows.audit_run(town.acorn, state="queued", outcome="", finished_at=None)
+    rows.audit_run(town.birch)
+    page = town.viewer.get("/t/acorn/isolation").content.decode()
+    matrix = page[page.index('id="matrix"') : page.index("<h2>Audits</h2>")]
+    assert f"/isolation/audits/{newest.id}#case-two_salts" in matrix
+    assert f"/isolation/audits/{newest.id}#case-images" in matrix
+    assert f"/isolation/audits/{newest.id}/report" in matrix
+    assert f"/isolation/audits/{second.id}#case-two_salts" in matrix
+    assert (matrix.count("not tried"), matrix.count("60 / 58")) == (1, 2)
+    assert str(old.id) not in matrix
+    assert 'id="case-two_salts"' in town.viewer.get(f"/t/acorn/isolation/audits/{newest.id}").content.decode()
+    assert 'id="matrix"' not in town.stranger.get("/t/birch/isolation").content.decode().replace('id="matrix"', "", 1)

@@ -111,6 +111,7 @@ def test_states_of_keys_are_told_apart(town: Town) -> None:
 
 
 def test_a_long_list_costs_no_more_queries(town: Town) -> None:
+    town.owner.get("/t/acorn/keys")  # the session is noted once
     with CaptureQueriesContext(connection) as few:
         town.owner.get("/t/acorn/keys")
     with tenant_scope(town.acorn.tenant_id):
@@ -131,3 +132,35 @@ def test_the_first_key_of_a_tenant_is_taught(town: Town) -> None:
     assert "No key yet" in page
     assert "curl -X POST http://testserver/api/v1/keys" in page
     assert "curl" not in town.viewer.get("/t/acorn/keys").content.decode()
+
+
+def test_a_key_is_rotated_and_its_new_text_is_shown_this_once(town: Town) -> None:
+    """Id, name and scope stay, the digest is another's; a new end where one is chosen; a viewer does not, and a revoked key has no way back."""
+    url = f"/t/acorn/keys/{town.acorn.key_id}/rotate"
+    assert "Rotate key app?" in town.owner.get(url).content.decode()
+    assert (town.viewer.get(url).status_code, town.viewer.post(url).status_code) == (403, 403)
+    assert town.owner.post(url, {"expires": "7000"}).status_code == 400
+    page = town.owner.post(url, {"expires": "90"}).content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        key = ApiKey.objects.get(id=town.acorn.key_id)
+        assert (bytes(key.digest), key.name) == (api_key.digest(_secret(page)), "app")
+        assert key.expires_at is not None
+        assert timedelta(days=89) < key.expires_at - timezone.now() <= timedelta(days=90)
+        first = key.expires_at
+    assert _secret(page) not in town.owner.get("/t/acorn/keys").content.decode()
+    assert _secret(town.owner.post(url, {"expires": "keep"}).content.decode()) != _secret(page)
+    with tenant_scope(town.acorn.tenant_id):
+        assert ApiKey.objects.get(id=town.acorn.key_id).expires_at == first
+    town.owner.post(f"/t/acorn/keys/{town.acorn.key_id}/revoke")
+    assert town.owner.post(url, {"expires": "keep"}).status_code == 409
+
+
+def test_keys_that_end_soon_are_named_and_a_change_is_followed(town: Town) -> None:
+    """The warning names the key while it still opens; after a change the page says who has applied it."""
+    assert "within 14 days" not in town.owner.get("/t/acorn/keys").content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        ApiKey.objects.filter(id=town.acorn.key_id).update(expires_at=timezone.now() + timedelta(days=3))
+    page = town.owner.get("/t/acorn/keys").content.decode()
+    assert "1 key ends within 14 days: <strong>app</strong>" in page
+    assert "The change is" not in page
+    assert "The change is" in town.owner.get("/t/acorn/keys?changed=1").content.decode()

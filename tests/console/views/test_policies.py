@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from routing.core.policy_form import POLICIES, form_fields
 from routing.models import Endpoint, Policy, PolicyVersion
 from tenants.models import AuditEntry
 from tenants.scoping import tenant_scope
@@ -81,3 +82,77 @@ def test_a_policy_is_made_and_its_name_is_taken_once(town: Town) -> None:
     with tenant_scope(town.acorn.tenant_id):
         assert Policy.objects.filter(name="night").count() == 1
     assert town.owner.post("/t/acorn/policies/new/magic", body).status_code == 404
+
+
+def test_the_same_document_is_a_form_and_yaml(town: Town) -> None:
+    """A button turns one into the other and stores nothing; what was filled in comes along. The form of a way of routing has its fields alone."""
+    path = f"/t/acorn/policies/{town.acorn.policy_id}/edit"
+    page = town.owner.get(path).content.decode()
+    assert 'name="tie_s"' in page
+    assert 'name="load_factor"' not in page
+    filled = {"way": "form", "policy": "ettft", "pressure": "2.5", "tie_s": ""}
+    yaml = town.owner.post(path, {**filled, "do": "yaml"}).content.decode()
+    assert "policy: ettft\npressure: 2.5\n</textarea>" in yaml
+    back = town.owner.post(path, {"way": "yaml", "spec": "policy: session\nload_factor: 2\n", "do": "form"}).content.decode()
+    assert 'name="load_factor" autocomplete="off" spellcheck="false" maxlength="200" inputmode="decimal" value="2"' in back
+    assert 'name="prefix_tokens"' in town.owner.post(path, {"way": "form", "policy": "bounded_hash", "do": "fields"}).content.decode()
+    unread = town.owner.post(path, {"way": "yaml", "spec": "policy: [", "do": "form"}).content.decode()
+    assert "This is no YAML" in unread
+    assert len(versions(town)) == 1
+    assert town.owner.post(path, {**filled, "do": "store"}).status_code == 302
+    assert versions(town)[-1] == {"policy": "ettft", "pressure": 2.5}
+    assert town.viewer.post(path, {**filled, "do": "yaml"}).status_code == 403
+
+
+def test_every_mistake_of_a_form_is_said_at_its_field(town: Town) -> None:
+    """All at once, while typed and when sent; the texts stay as they were written."""
+    wrong = {"way": "form", "ttft_p95_ms": "0", "e2e_p95_ms": "soon<b>", "priority": "standard"}
+    typed = town.owner.post("/t/acorn/policies/check/slo", wrong).content.decode()
+    assert "<code>spec.ttft_p95_ms</code>: Must be between" in typed
+    assert "<code>spec.e2e_p95_ms</code>: Must be a whole number" in typed
+    sent = town.owner.post("/t/acorn/policies/new/slo", {**wrong, "name": "gold"})
+    assert sent.status_code == 400
+    page = sent.content.decode()
+    assert page.count('aria-invalid="true"') == 2
+    assert 'value="soon&lt;b&gt;"' in page
+    good = {"way": "form", "ttft_p95_ms": "900", "max_queue_ms": "", "overload": "shed"}
+    assert "Routers would take this." in town.owner.post("/t/acorn/policies/check/slo", good).content.decode()
+    assert town.owner.post("/t/acorn/policies/new/slo", {**good, "name": "gold"}).status_code == 302
+    with tenant_scope(town.acorn.tenant_id):
+        assert PolicyVersion.objects.get(policy__name="gold").spec == {"ttft_p95_ms": 900, "overload": "shed"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_way_of_routing_can_be_filled_in(town: Town, policy: str) -> None:
+    """With every field at the lowest that it may be, and with all left empty but a weight where one is needed."""
+    lowest = {field.name: "1" if field.name.startswith("weights.") else f"{field.low:g}" for field in form_fields("routing", policy)}
+    sparse = {"weights.wait": "1"} if policy == "weighted" else {}
+    for texts in (lowest, sparse):
+        answer = town.owner.post("/t/acorn/policies/check/routing", {"way": "form", "policy": policy, **texts}).content.decode()
+        assert "Routers would take this." in answer
+
+
+def test_endpoints_are_moved_to_a_version_and_back(town: Town) -> None:
+    """To an older one too; the question says what changes for routers, nothing moves that was not chosen, and a roll-back returns."""
+    edit(town, "policy: round_robin\n")
+    path = f"/t/acorn/policies/{town.acorn.policy_id}/versions/2/activate"
+    question = town.owner.get(path).content.decode()
+    assert "Activate default v2?" in question
+    assert "ettft to round_robin" in question
+    assert (town.viewer.get(path).status_code, town.viewer.post(path).status_code) == (403, 403)
+    assert town.owner.post(path, {"endpoint": str(town.birch.endpoint_id)}).status_code == 400
+
+    def runs() -> int:
+        with tenant_scope(town.acorn.tenant_id):
+            return Endpoint.objects.select_related("routing_policy").get().routing_policy.version
+
+    assert runs() == 1
+    assert town.owner.post(path, {"endpoint": str(town.acorn.endpoint_id)}).status_code == 302
+    assert runs() == 2
+    page = town.owner.get(f"/t/acorn/policies/{town.acorn.policy_id}").content.decode()
+    assert f"/t/acorn/endpoints/{town.acorn.endpoint_id}/rollback" in page
+    assert "Nothing to activate" in town.owner.get(path).content.decode()
+    assert town.owner.post(path.replace("/2/", "/1/"), {"endpoint": str(town.acorn.endpoint_id)}).status_code == 302
+    assert runs() == 1
+    assert town.owner.get(path.replace("/2/", "/9/")).status_code == 404
+    assert town.stranger.get(path).status_code == 404
