@@ -17,7 +17,7 @@ _KEYBOARD = """() => {
     const wanted = 'a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]';
     const wrong = [];
     for (const one of document.querySelectorAll(wanted)) {
-        if (one.disabled || !one.checkVisibility({visibilityProperty: true}) || one.closest('dialog:not([open])')) continue;
+        if (one.disabled || !one.checkVisibility({visibilityProperty: true}) || one.closest('dialog:not([open]), [aria-hidden=true]')) continue;
         const name = one.outerHTML.slice(0, 90);
         if (one.tabIndex > 0) wrong.push('its own place in the order: ' + name);
         if (one.tabIndex < 0) { if (one.id !== 'main') wrong.push('passed over by Tab: ' + name); continue; }
@@ -67,6 +67,11 @@ class Visit:
         find = """() => [...document.querySelectorAll('main *, header *')].filter(one => one.getBoundingClientRect().right > window.innerWidth + 1
             && !one.closest('.scroll, .tabs, .wide, pre, .sr')).slice(0, 3).map(one => one.outerHTML.slice(0, 90))"""
         return [f"sideways: {one}" for one in self.page.evaluate(find)] or ["sideways"]
+
+    def tabs(self) -> list[str]:
+        """Tabs that are out of sight on a wide screen, where nothing shows that they could be scrolled to."""
+        hidden = """() => { const bar = document.querySelector('.tabs'); return bar && bar.scrollWidth > bar.clientWidth + 1; }"""
+        return ["tabs out of sight"] if self.page.evaluate(hidden) else []
 
     def axe(self, *, only: tuple[str, ...] = ()) -> list[str]:
         """Serious and critical findings of axe, by all its rules or by ``only`` these."""

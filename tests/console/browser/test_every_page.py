@@ -122,7 +122,7 @@ def _walk(visit: Visit, paths: list[str], *, at_least: int) -> None:
     for path in paths:
         visit.wide_and_light()
         assert visit.open(path) == 200, path
-        found = visit.axe() + visit.keyboard() + visit.sideways()
+        found = visit.axe() + visit.keyboard() + visit.sideways() + visit.tabs()
         visit.narrow_and_dark()
         found += [f"dark, {one}" for one in visit.axe(only=("color-contrast",))] + visit.sideways()
         wrong[path] = visit.complaints() + found

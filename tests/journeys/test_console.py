@@ -1,0 +1,115 @@
+"""A person's day with the console of a running product, in a real browser: what is clicked there happens in routers, workers and engines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.console.browser.looks import Visit
+from tests.product import Product
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+PATIENCE_MS = 120_000  # a busy machine; what is waited for is an answer of a worker
+pytestmark = [
+    pytest.mark.journey,
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}: apt-get install chromium"),
+]
+
+
+@pytest.fixture
+def visit(product: Product) -> Iterator[Visit]:
+    """The demo's person, signed in."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"])
+        context = chromium.new_context(base_url=product.control_url, reduced_motion="reduce")
+        context.set_default_timeout(PATIENCE_MS)
+        one = Visit.of(context)
+        one.open("/login")
+        one.page.get_by_label("E-mail").fill(product.email)
+        one.page.get_by_label("Password").fill(product.password)
+        one.page.get_by_role("button", name="Sign in").click()
+        one.page.wait_for_url(lambda url: not url.endswith("/login"))
+        yield one
+        chromium.close()
+
+
+def _policy(page: Page, name: str) -> None:
+    """Store a routing policy, where it is not there yet."""
+    page.goto("/t/acme/policies")
+    if page.get_by_role("link", name=name, exact=True).count():
+        return
+    page.goto("/t/acme/policies/new/routing")
+    if not page.locator("#spec").count():
+        page.get_by_role("button", name="Write it as YAML").click()
+    page.get_by_label("Document").fill("policy: round_robin")
+    page.get_by_label("Name").fill(name)
+    page.locator("button.primary").click()
+    page.get_by_role("heading", name=name).wait_for()
+
+
+def test_a_key_is_used_a_policy_tried_an_audit_and_a_replay_run(visit: Visit) -> None:
+    """A key for the playground opens an endpoint, the second turn is cached, and its decision can be read; a policy on trial is applied by the router
+    and rolled back; an audit is asked for and ends; a trace is replayed by a worker to its plots. No page complains of its policy."""
+    page = visit.page
+
+    # A chat with a key of its own, and why it went where it went.
+    visit.open("/t/acme/playground?endpoint=llama-private")
+    page.get_by_role("button", name="Get a key").click()
+    page.get_by_text("is in the field").wait_for()
+    for number, message in enumerate(("Tell me about the salt trade of Timbuktu. " * 20, "And its routes?"), start=1):
+        page.get_by_label("Message").fill(message)
+        page.get_by_label("Message").press("Control+Enter")
+        page.get_by_role("link", name="Its decision").nth(number - 1).wait_for()
+    cached = re.search(r"(\d+) of them cached", page.locator(".turn.assistant").last.inner_text())
+    assert cached
+    assert int(cached[1]) > 100
+    assert "sk-sr-" not in page.url + page.locator("#turns").inner_text()
+    page.get_by_role("link", name="Its decision").last.click()
+    page.get_by_role("heading", name="Where the time went").wait_for()
+    assert "prompt tokens" in page.locator("#answer").inner_text()
+
+    # A policy: tried, applied, taken back.
+    _policy(page, "by turns")
+    page.goto("/t/acme/endpoints")
+    page.get_by_role("link", name="llama-private", exact=True).first.click()
+    page.get_by_role("link", name="Try a policy").click()
+    page.get_by_label("Policy", exact=True).select_option(label="by turns v1: round_robin")
+    page.get_by_label("Prompts that it places").fill("50")
+    page.get_by_role("button", name="Try it").click()
+    page.get_by_role("link", name="Roll back").wait_for()
+    page.locator(".applied .pill.good").wait_for()
+    page.get_by_role("link", name="Roll back").click()
+    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("link", name="Try a policy").wait_for()
+
+    # An audit: one runs, or has just run, since a replica has a budget for the day.
+    page.goto("/t/acme/isolation")
+    page.get_by_label("Endpoint to audit").select_option(label="llama-private")
+    page.get_by_role("button", name="Run an audit now").click()
+    page.locator("#live .pill.good", has_text="pass").first.wait_for()
+
+    # A replay, to its plots.
+    lines = [
+        {"timestamp": 500 * n, "input_length": 2048, "output_length": 40, "hash_ids": [n % 7, 100 + n % 7, 1000 + n, 2000 + n]} for n in range(120)
+    ]
+    page.goto("/t/acme/traces")
+    trace = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    page.get_by_label("File", exact=True).set_input_files({"name": "day.jsonl", "mimeType": "application/octet-stream", "buffer": trace})
+    page.get_by_role("button", name="Send it").click()
+    page.get_by_text("day.jsonl is read: 120 requests.").wait_for()
+    form = page.get_by_role("form", name="Replay policies")
+    form.get_by_label("And a document").fill("policy: round_robin")
+    form.get_by_role("button", name="Replay").click()
+    page.locator("img.trace-plot").first.wait_for()
+    assert visit.complaints() == []
