@@ -85,7 +85,7 @@ class Written:
     @classmethod
     def posted(cls, kind: policies.Kind, post: QueryDict) -> Written:
         """What was sent. Whoever sends no ``way`` sends YAML."""
-        texts = {name: post[name][: policy_form.MAX_CHARACTERS] for name in post if name in _FORM_NAMES}
+        texts = {name: str(post.get(name, ""))[: policy_form.MAX_CHARACTERS] for name in post if name in _FORM_NAMES}
         return cls(kind, "form" if post.get("way") == "form" else "yaml", texts, post.get("spec", ""))
 
     def document(self) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def test_endpoints_are_moved_to_a_version_and_back(town: Town) -> None:
 
     def runs() -> int:
         with tenant_scope(town.acorn.tenant_id):
-            return Endpoint.objects.select_related("routing_policy").get().routing_policy.version
+            return int(Endpoint.objects.select_related("routing_policy").get().routing_policy.version)
 
     assert runs() == 1
     assert town.owner.post(path, {"endpoint": str(town.acorn.endpoint_id)}).status_code == 302
