@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 import segno
@@ -26,6 +27,8 @@ from tenants.scoping import tenant_scope
 from tenants.services import accounts, api_keys, second_factors
 
 _MAX = MAX_PASSWORD_CHARACTERS
+ENROLLING = "enrolling"  # in the session: the mark of the secret that it was shown
+FRESH = timedelta(minutes=10)  # since signing in, within which setting up a second factor asks for no password again
 
 
 class AccountPage(PersonPage):
@@ -105,33 +108,46 @@ class Password(AccountPage):
         return self.back(request, "Your password is changed. Your other sessions have ended.")
 
 
+@method_decorator(sensitive_post_parameters("password", "code"), name="dispatch")
 class SecondFactor(AccountPage):
-    """Set up a second factor: GET shows the secret as a picture and as text, POST confirms it with a code and shows the recovery codes once."""
+    """Set up a second factor: GET shows the secret as a picture and as text, POST confirms it with a code and shows the recovery codes once.
+
+    A session that is not fresh proves the password too: in a thief's hands it would lock its owner out.
+    """
 
     def get(self, request: HttpRequest) -> HttpResponse:
         return self._form(request)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        if refused := self.too_often(request, password=False, code=True):
+        password = self._asks_password(request)
+        if refused := self.too_often(request, password=password, code=True):
             return refused
+        if password and not self.person.check_password(request.POST.get("password", "")[:_MAX]):
+            return self._form(request, error="The password is not right.", status=400)
+        mark, code = str(request.session.get(ENROLLING, "")), request.POST.get("code", "")[:64]
         try:
-            code = request.POST.get("code", "")[:64]
-            codes = second_factors.confirm(user=self.person, code=code, actor=self.actor, now=timezone.now())
+            codes = second_factors.confirm(user=self.person, mark=mark, code=code, actor=self.actor, now=timezone.now())
         except Invalid as refusal:
             return self._form(request, error=refusal.message, status=400)
-        self.proven(request, password=False, code=True)
+        del request.session[ENROLLING]
+        self.proven(request, password=password, code=True)
         self.go_on(request)
         return self.page("console/recovery_codes.html", {"codes": codes, "first": True, "next": next_of(request)})
+
+    def _asks_password(self, request: HttpRequest) -> bool:
+        row = request.session.row if isinstance(request.session, sessions.SessionStore) else None
+        return row is None or timezone.now() - row.created_at > FRESH
 
     def _form(self, request: HttpRequest, *, error: str = "", status: int = 200) -> HttpResponse:
         if self.person.second_factor_at is not None:
             return HttpResponseRedirect(reverse("console:account"))
-        enrolment = second_factors.enrol(user=self.person)
+        enrolment = second_factors.enrol(user=self.person, mark=str(request.session.get(ENROLLING, "")))
+        request.session[ENROLLING] = enrolment.mark
         picture = segno.make(enrolment.uri, error="m", micro=False).svg_data_uri(scale=5, dark="#000", light="#fff")
         required = second_factors.required_of(self.person, queries.tenants_of_user(self.person))
         text = " ".join(enrolment.text[at : at + 4] for at in range(0, len(enrolment.text), 4))
         context = {"picture": picture, "text": text, "error": error, "required": required, "next": next_of(request)}
-        return self.page("console/second_factor.html", context, status=status)
+        return self.page("console/second_factor.html", {**context, "password": self._asks_password(request)}, status=status)
 
 
 @method_decorator(sensitive_post_parameters("password", "code"), name="dispatch")

@@ -14,7 +14,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
 
 from console import throttle
-from console.access import LAST_TENANT, signed_in, to_sign_in
+from console.access import LAST_TENANT, signed_in, to_enrolment, to_sign_in
 from tenants import queries, sessions
 from tenants.api.authentication import peer_address
 from tenants.core.errors import Invalid, Unavailable
@@ -132,6 +132,8 @@ def tenants(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     if user is None:
         return to_sign_in(request)
+    if user.second_factor_at is None and second_factors.operator_needs_one(user):
+        return to_enrolment(request)
     wanted = request.GET.get("q", "").strip().lower()
     seats = queries.tenants_of_user(user)
     shown = [seat for seat in seats if wanted in seat.slug or wanted in seat.name.lower()]

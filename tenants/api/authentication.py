@@ -19,7 +19,7 @@ from tenants.actor import Actor
 from tenants.api.errors import CHALLENGE, UNAUTHENTICATED
 from tenants.core.roles import Role
 from tenants.models import User
-from tenants.services import api_keys
+from tenants.services import api_keys, second_factors
 
 _SCHEMES = ("bearer", "token")
 
@@ -80,5 +80,6 @@ class ConsoleSession(SessionAuthentication):
 
 
 def caller_of(user: User, peer: str) -> Caller:
-    """A signed-in person as a caller."""
-    return Caller(actor=Actor(kind="user", label=user.email, id=user.id, peer_address=peer), platform=user.is_platform_operator, user_id=user.id)
+    """A signed-in person as a caller. An operator who owes a second factor is none before they have it."""
+    platform = user.is_platform_operator and not (user.second_factor_at is None and second_factors.operator_needs_one(user))
+    return Caller(actor=Actor(kind="user", label=user.email, id=user.id, peer_address=peer), platform=platform, user_id=user.id)

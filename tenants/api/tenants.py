@@ -28,7 +28,8 @@ class TenantsView(ApiView):
     def seats(self) -> list[Seat]:
         """The caller's places, by slug. A platform token's are left to :meth:`references`, which needs no name and role of each."""
         if self.caller.user_id is not None:
-            return queries.tenants_of_user(User.objects.get(id=self.caller.user_id))
+            seats = queries.tenants_of_user(User.objects.get(id=self.caller.user_id))
+            return [seat for seat in seats if self.caller.platform or not seat.platform]  # an operator who owes a second factor has none of those
         tenant_id, role = self.caller.token_tenant_id, self.caller.token_role
         if tenant_id is None or role is None:
             return []

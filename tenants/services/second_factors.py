@@ -9,10 +9,12 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from hmac import compare_digest
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
+from django.utils.crypto import salted_hmac
 
 from tenants import queries, sessions
 from tenants.actor import Actor
@@ -32,6 +34,11 @@ class Enrolment:
     text: str = field(repr=False)  # base32
     uri: str = field(repr=False)
 
+    @property
+    def mark(self) -> str:
+        """By which whoever was shown the secret recognises it; it tells nothing of it."""
+        return _mark(self.text)
+
 
 def required_of(user: User, seats: Iterable[queries.Seat]) -> bool:
     """Whether anything that this person may open asks for a second factor."""
@@ -49,8 +56,10 @@ def operator_needs_one(user: User) -> bool:
 
 
 @transaction.atomic
-def enrol(*, user: User) -> Enrolment:
-    """The secret of an enrolment that is under way; made when there is none, or none that opens. Nothing is in force before :func:`confirm`.
+def enrol(*, user: User, mark: str = "") -> Enrolment:
+    """The secret of the enrolment that is under way and has this mark; else a new one. Nothing is in force before :func:`confirm`.
+
+    Whoever knew the password alone, or held a session, may have looked at a secret before: it must not become the owner's.
 
     Raises:
         Conflict: they have a second factor.
@@ -65,7 +74,7 @@ def enrol(*, user: User) -> Enrolment:
         secret = rules.unseal(keys, bytes(row.secret), person.id) if row else None
     except SealError:
         secret = None
-    if secret is None:
+    if secret is None or not compare_digest(_mark(rules.as_text(secret)), mark):
         secret = secrets.token_bytes(rules.SECRET_BYTES)
         sealed = rules.seal(keys[0], secret, person.id, secrets.token_bytes(rules.NONCE_BYTES))
         SecondFactor.objects.update_or_create(user=person, defaults={"secret": sealed, "last_step": None})
@@ -73,17 +82,18 @@ def enrol(*, user: User) -> Enrolment:
 
 
 @transaction.atomic
-def confirm(*, user: User, code: str, actor: Actor, now: datetime) -> list[str]:
+def confirm(*, user: User, mark: str, code: str, actor: Actor, now: datetime) -> list[str]:
     """Put the enrolled secret in force, proven by a code of it. Returns recovery codes, which are shown this once. All sessions end.
 
     Raises:
-        Conflict: it is in force, or nothing was enrolled.
+        Conflict: it is in force, or nothing was enrolled, or another secret than the one with this mark.
         Invalid: a wrong code.
         Unavailable: this process holds no sign-in key.
     """
     person = _locked(user)
-    if person.second_factor_at is not None or not SecondFactor.objects.filter(user=person).exists():
-        raise Conflict("There is nothing to confirm: begin again.")
+    row = SecondFactor.objects.filter(user=person).first()
+    if person.second_factor_at is not None or row is None or not compare_digest(_mark(rules.as_text(_opened(row, person))), mark):
+        raise Conflict("There is nothing to confirm, or setting up was begun anew elsewhere: begin again.")
     if not _take_code(person, code, now):
         raise Invalid(_WRONG, field="code")
     person.second_factor_at = user.second_factor_at = now
@@ -164,10 +174,7 @@ def _take_code(user: User, typed: str, now: datetime) -> bool:
     row = SecondFactor.objects.filter(user=user).first()
     if row is None:
         return False
-    try:
-        secret = rules.unseal(keys, bytes(row.secret), user.id)
-    except SealError:
-        raise Unavailable("Your second factor cannot be checked here: ask a platform operator.") from None
+    secret = _opened(row, user)
     step = rules.step_of(secret, rules.cleaned(typed), now_s=now.timestamp(), last_step=row.last_step)
     if step is None:
         return False
@@ -176,6 +183,17 @@ def _take_code(user: User, typed: str, now: datetime) -> bool:
     if not rules.under(keys[0], bytes(row.secret)):
         columns["secret"] = rules.seal(keys[0], secret, user.id, secrets.token_bytes(rules.NONCE_BYTES))
     return bool(SecondFactor.objects.filter(fresh, user=user).update(**columns))
+
+
+def _opened(row: SecondFactor, user: User) -> bytes:
+    try:
+        return rules.unseal(_keys(), bytes(row.secret), user.id)
+    except SealError:
+        raise Unavailable("Your second factor cannot be checked here: ask a platform operator.") from None
+
+
+def _mark(text: str) -> str:
+    return salted_hmac("saltroute.enrolment", text, algorithm="sha256").hexdigest()
 
 
 def _take_recovery(user: User, typed: str, now: datetime) -> bool:

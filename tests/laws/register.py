@@ -420,6 +420,13 @@ _OUTWARD = [
         ("tests/routing/core/test_byte_budget.py",),
     ),
     Mutant(
+        "a second factor's secret that another session was shown goes on",
+        "tenants/services/second_factors.py",
+        "    if secret is None or not compare_digest(_mark(rules.as_text(secret)), mark):\n",
+        "    if secret is None:\n",
+        ("tests/tenants/services/test_second_factors.py", "tests/console/views/test_second_factor.py"),
+    ),
+    Mutant(
         "what an engine says unasked is taken for the next answer",
         "routing/dataplane/upstream.py",
         "    if protocol.should_close:\n        return True\n",
@@ -1212,6 +1219,47 @@ _SCHEDULING = [
     ),
 ]
 
+_DOOR_CHECKS = "tests/routing/dataplane/test_checks.py"
+_CHECKED = "tests/routing/services/audits/test_replica_checks.py::test_a_strangers_engine_is_one_that_does_not_answer"
+
+_REPLICA_CHECKS = [
+    Mutant(
+        "an order of a replica test that nobody signed",
+        "namespaces/core/check.py",
+        "        Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, PURPOSE + payload)\n",
+        "",
+        (f"{_DOOR_CHECKS}::test_only_the_control_plane_orders_a_check_and_each_order_once",),
+    ),
+    Mutant(
+        "a replica test under one salt",
+        "routing/dataplane/checks.py",
+        "for salt in (one, one, other):",
+        "for salt in (one, one, one):",
+        (f"{_DOOR_CHECKS}::test_salts_are_judged_by_three_uses_of_one_prompt",),
+    ),
+    Mutant(
+        "a replica test that tells a service from nothing",
+        "routing/dataplane/checks.py",
+        "if status != 200 or not build.read_models(models_page)[1]:",
+        "if status == 0:",
+        (f"{_DOOR_CHECKS}::test_what_is_no_engine_is_told_from_nothing_by_nobody",),
+    ),
+    Mutant(
+        "a replica test of a stranger's engine",
+        "routing/services/replica_checks.py",
+        "found = _asked(row, settings.PUBLISH_KEY) if usable else UNANSWERED",
+        "found = _asked(row, settings.PUBLISH_KEY)",
+        (_CHECKED,),
+    ),
+    Mutant(
+        "a replica test that tells by its time",
+        "routing/services/replica_checks.py",
+        "shown_at = timezone.now() if found.answered else now + timedelta(seconds=NO_ANSWER_S)",
+        "shown_at = timezone.now()",
+        (_CHECKED,),
+    ),
+]
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -1236,4 +1284,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_COUNTED_ONCE,
     *_MEASURES,
     *_SCHEDULING,
+    *_REPLICA_CHECKS,
 )

@@ -24,10 +24,11 @@ def code(text: str, *, steps: int = 0, now: datetime | None = None) -> str:
 
 def with_second_factor(user: User) -> tuple[str, list[str]]:
     """Give a person a second factor whose next code is unused. Returns its secret and the recovery codes."""
-    text = second_factors.enrol(user=user).text
+    enrolment = second_factors.enrol(user=user)
+    text = enrolment.text
     # of the step before, so that the current one is still fresh
     earlier = timezone.now() - timedelta(seconds=30)
-    return text, second_factors.confirm(user=user, code=code(text, now=earlier), actor=ACTOR, now=earlier)
+    return text, second_factors.confirm(user=user, mark=enrolment.mark, code=code(text, now=earlier), actor=ACTOR, now=earlier)
 
 
 def mailed(address: str) -> list[str]:

@@ -131,6 +131,7 @@ def test_own_tokens_are_listed_and_revoked_by_their_issuer_alone(town: Town) -> 
 
 
 def test_a_name_is_changed_and_shown_to_members(town: Town) -> None:
+    assert town.viewer.get("/t/acorn/").status_code == 200  # nothing is told of who has not been here
     assert town.viewer.post("/account", {"name": "Vera"}).status_code == 302
     assert "Vera" in town.owner.get("/t/acorn/members").content.decode()
     assert town.viewer.post("/account", {"name": "a\x00b"}).status_code == 400

@@ -5,17 +5,19 @@ from __future__ import annotations
 import html
 import re
 import time
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import Settings
 
 from console import throttle
-from console.views import sign_in
-from tenants.models import Tenant, User
+from console.views import account, sign_in
+from tenants.models import PersonSession, Tenant, User
 from tenants.scoping import tenant_scope
 from tenants.services import accounts, second_factors
 from tests.console import rows
@@ -136,6 +138,38 @@ def test_enrolling_shows_a_secret_takes_a_code_and_ends_other_sessions() -> None
     assert fresh.post("/login/code", {"code": codes[3]}).status_code == 302
 
 
+def _shown(client: Client) -> str:
+    page = client.get("/account/second-factor").content.decode()
+    found = re.search(r'id="secret" value="([^"]+)"', page)
+    assert found is not None
+    return found[1]
+
+
+def test_what_another_session_was_shown_does_not_become_the_owners() -> None:
+    """The secret belongs to the session that was shown it; in the same session a reload keeps it."""
+    rows.person("ada@example.com")
+    thief, owner = Client(), Client()
+    for client in (thief, owner):
+        _password(client)
+    seen, read = _shown(thief), _shown(owner)
+    assert seen != read == _shown(owner)
+    assert thief.post("/account/second-factor", {"code": code(seen)}).status_code == 409
+    assert owner.post("/account/second-factor", {"code": code(read)}).status_code == 200
+    assert not second_factors.check(user=User.objects.get(), code=code(seen), now=timezone.now())
+
+
+def test_an_old_session_proves_the_password_before_it_sets_one_up() -> None:
+    """A thief's second factor would lock the owner out. A session just begun is asked for none: the control is the test of enrolling."""
+    rows.person("ada@example.com")
+    client = Client()
+    _password(client)
+    PersonSession.objects.update(created_at=timezone.now() - account.FRESH - timedelta(seconds=1))
+    secret = _shown(client)
+    for password, expected in (("", 400), ("not the password", 400), (rows.PASSWORD, 200)):
+        assert client.post("/account/second-factor", {"code": code(secret), "password": password}).status_code == expected
+        assert (User.objects.get().second_factor_at is not None) == (expected == 200)
+
+
 def test_taking_it_off_asks_for_password_and_code(ada: tuple[User, str, list[str]]) -> None:
     user, text, _ = ada
     client = Client()
@@ -184,6 +218,23 @@ def test_an_operator_needs_one_where_the_installation_says_so(town: Town, settin
         assert town.operator.get(path).headers["Location"].startswith("/account/second-factor")
     assert town.operator.get("/api/v1/keys", headers={"X-Saltroute-Tenant": "acorn"}).status_code == 403
     assert town.owner.get("/t/acorn/keys").status_code == 200
+
+
+def test_an_operator_who_owes_one_is_none_to_the_api_either(town: Town, settings: Settings) -> None:
+    """A leaked password must not list or make tenants. The control: where it is not asked, or is there, both go."""
+    assert town.operator.get("/api/v1/tenants").status_code == 200
+    settings.OPERATORS_SECOND_FACTOR = True
+    made = town.operator.post("/api/v1/tenants", {"slug": "elm", "name": "Elm"}, content_type="application/json")
+    assert made.status_code == 403
+    assert not Tenant.objects.filter(slug="elm").exists()
+    assert town.operator.get("/api/v1/me").json()["platform"] is False
+    assert "acorn" not in town.operator.get("/api/v1/tenants").content.decode()
+    assert town.operator.get("/tenants").headers["Location"].startswith("/account/second-factor")
+    user = User.objects.get(is_platform_operator=True)
+    with_second_factor(user)
+    town.operator.force_login(user)
+    made = town.operator.post("/api/v1/tenants", {"slug": "elm", "name": "Elm"}, content_type="application/json")
+    assert made.status_code == 201
 
 
 def test_requiring_it_is_for_owners_who_have_one(town: Town) -> None:

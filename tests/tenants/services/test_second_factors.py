@@ -32,19 +32,32 @@ def ada(db: None) -> User:
 
 
 def test_nothing_is_in_force_before_a_code_proves_it(ada: User) -> None:
-    """And a second look at the page shows the same secret, so that a reload does not break the picture just read."""
+    """And a second look by whoever was shown it shows the same secret, so that a reload does not break the picture just read."""
     enrolment = second_factors.enrol(user=ada)
-    assert second_factors.enrol(user=ada) == enrolment
+    assert second_factors.enrol(user=ada, mark=enrolment.mark) == enrolment
     assert enrolment.text not in repr(enrolment)
     with pytest.raises(Invalid):
-        second_factors.confirm(user=ada, code="000000", actor=ACTOR, now=timezone.now())
+        second_factors.confirm(user=ada, mark=enrolment.mark, code="000000", actor=ACTOR, now=timezone.now())
     assert not User.objects.exclude(second_factor_at=None).exists()
     assert not second_factors.check(user=ada, code=code(enrolment.text), now=timezone.now())
-    codes = second_factors.confirm(user=ada, code=code(enrolment.text), actor=ACTOR, now=timezone.now())
+    codes = second_factors.confirm(user=ada, mark=enrolment.mark, code=code(enrolment.text), actor=ACTOR, now=timezone.now())
     assert User.objects.exclude(second_factor_at=None).get() == ada
     assert len(set(codes)) == rules.RECOVERY_CODES
     with pytest.raises(Conflict):
         second_factors.enrol(user=ada)
+
+
+def test_a_secret_that_somebody_saw_before_is_never_put_in_force(ada: User) -> None:
+    """Who had the password, or a session for a minute, could look at the page; what the owner then reads and confirms is another secret."""
+    seen = second_factors.enrol(user=ada)
+    owners = second_factors.enrol(user=ada)
+    assert owners.text != seen.text
+    assert second_factors.enrol(user=ada, mark=seen.mark).text not in (seen.text, owners.text)
+    with pytest.raises(Conflict):
+        second_factors.confirm(user=ada, mark=owners.mark, code=code(owners.text), actor=ACTOR, now=timezone.now())
+    with pytest.raises(Conflict):
+        second_factors.confirm(user=ada, mark="", code=code(owners.text), actor=ACTOR, now=timezone.now())
+    assert not User.objects.exclude(second_factor_at=None).exists()
 
 
 def test_the_secret_and_the_recovery_codes_are_not_stored_in_clear(ada: User) -> None:
