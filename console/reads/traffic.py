@@ -125,6 +125,10 @@ class Traffic:
         return self.failed / self.requests if self.requests else None
 
     @property
+    def refused_share(self) -> float | None:
+        return self.refused / self.requests if self.requests else None
+
+    @property
     def predicted_share(self) -> float | None:
         return self._of_prompts(self.predicted_tokens)
 

@@ -76,3 +76,24 @@ def test_without_scripts_the_drawings_and_tables_stay(live_server: LiveServer, a
     assert page.locator(".plot svg.chart").count() == 4
     page.get_by_text("The plots as a table").click()
     assert page.get_by_role("row").filter(has_text="84 %").count() >= 4
+
+
+@pytest.mark.usefixtures("valkey_url", "roles_of_the_server")
+def test_a_single_figure_is_seen_and_small_ticks_differ(live_server: LiveServer, as_owner: AsOwner, request: pytest.FixtureRequest) -> None:
+    """The first request of an hour has no neighbour to draw a line to: it is a point all the same. Ticks far below one are not all the same number."""
+    from tests.console import rows
+
+    made, cookie = _town()
+    rows.store(as_owner, made, rows.record(made, started_at=rows.ago(minutes=30)))
+    page = _signed_in(request, live_server, cookie)
+    page.add_init_script(
+        "let made; Object.defineProperty(window, 'uPlot', { get: () => made, set: (plot) => { made = class extends plot {"
+        " constructor(...given) { super(...given); (window.allDrawn ||= []).push(this); } }; Object.assign(made, plot); } })"
+    )
+    page.goto(f"{live_server.url}/t/acorn?range=1h")
+    page.locator(".plot canvas").first.wait_for()
+    lone = "allDrawn[0].series[1].points.filter(allDrawn[0], 1, false)"
+    assert page.evaluate(f"{lone}.length === 1 && allDrawn[0].data[1][{lone}[0]] !== null")
+    assert page.evaluate("allDrawn[0].series[1].points.filter(allDrawn[0], 1, true)") is None  # wide enough for all points: uPlot draws them itself
+    ticks = page.evaluate("allDrawn[2].axes[1].values(allDrawn[2], [0, 0.0005, 0.001, 0.0015])")
+    assert ticks == ["0", "0.0005", "0.001", "0.0015"]

@@ -19,8 +19,15 @@
   function shown(value, unit) {
     if (value === null || value === undefined) return "–";
     if (unit === "share") return `${Math.round(value * 1000) / 10} %`;
-    if (unit === "seconds") return value < 1 ? `${Math.round(value * 1000)} ms` : `${Number(value.toPrecision(3))} s`;
-    return Number(value.toPrecision(3)).toLocaleString("en");
+    if (unit === "seconds") return value < 1 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(3))} s`;
+    return value.toLocaleString("en", { maximumSignificantDigits: 3 }); // toLocaleString alone ends after three decimals: ticks of 0.0005 were all "0"
+  }
+
+  // Values without a neighbour: no line leads to them, so they get a point however close the steps are.
+  function lone(plot, place) {
+    const all = plot.data[place];
+    const is = (index) => all[index] !== null && all[index] !== undefined;
+    return all.map((_value, index) => index).filter((index) => is(index) && !is(index - 1) && !is(index + 1));
   }
 
   function moment(seconds, step) {
@@ -63,7 +70,7 @@
     const series = [{ label: "Time", value: (_plot, at) => (at === null ? "–" : `${new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")} UTC`) }];
     one.lines.forEach((line, place) => {
       series.push({
-        label: line.label, width: 2, dash: DASHES[place], stroke: () => colour(`--p${place + 1}`), points: { size: 5 },
+        label: line.label, width: 2, dash: DASHES[place], stroke: () => colour(`--p${place + 1}`), points: { size: 5, filter: (plot, place, close) => (close ? null : lone(plot, place)) },
         value: (_plot, value) => shown(value, one.unit),
       });
     });
