@@ -81,8 +81,13 @@ _ADVICE: dict[WorkloadClass, tuple[str, ...]] = {
         "Prompts share an instruction and then part: documents in a stable order (by id, say) turn equal sets into equal prefixes.",
         "Put what changes (the question, the date, the user) behind what does not.",
     ),
-    "chat": ("Turns reuse their own conversation after about the median gap: caches must hold what is live for that long.",),
+    "chat": ("Turns reuse their own conversation: caches must hold what is live until it goes on.",),
 }  # fmt: skip
+
+
+def _duration(span_s: float) -> str:
+    """Of 0.2, 75 and 9000 seconds: a second, 75 seconds, 150 minutes."""
+    return "a second" if span_s <= 1 else f"{span_s:.0f} seconds" if span_s < 120 else f"{span_s / 60:,.0f} minutes"
 
 
 def classify(report: Report) -> Advice:
@@ -100,12 +105,16 @@ def classify(report: Report) -> Advice:
 def _measured(report: Report, facts: _Facts) -> tuple[str, ...]:
     """Advice that holds for any class, where the figures say so."""
     found = []
+    if report.ceiling > 0.05 and report.gap_p50_s is not None and report.gap_p95_s is not None:
+        found.append(f"Half of what is reused is reused within {_duration(report.gap_p50_s)}, 95 % within {_duration(report.gap_p95_s)}.")
     if facts.crowd > CROWD and facts.crowd_tokens <= EARLY_TOKENS and facts.ceiling < 0.5:
         found.append(f"Prompts part after {facts.crowd_tokens:,} tokens: a date, a name or an id that stands there belongs at the end.")
     if report.ceiling > 0.05:
         enough = next((tokens for tokens, share in report.capacity if share >= 0.9 * report.ceiling), None)
         if enough is None:
             found.append(f"Even {report.capacity[-1][0]:,} tokens of cache get less than 90 % of what an endless cache would.")
+        elif report.distinct_tokens <= enough:  # this much holds the whole trace: what smaller caches do was not looked at, or does not matter
+            found.append(f"All of it is {report.distinct_tokens:,} distinct tokens: a cache that holds them loses nothing.")
         else:
             found.append(f"{enough:,} tokens of cache, over all replicas and without copies, get 90 % of what an endless cache would.")
     if report.ceiling_in_scope is not None and report.ceiling - report.ceiling_in_scope > 0.02:

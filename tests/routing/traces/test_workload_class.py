@@ -66,3 +66,18 @@ def test_the_price_of_keeping_scopes_apart_is_named() -> None:
         for place, scope in enumerate(("a", "b", "c"))
     )
     assert any("Keeping scopes apart costs" in line for line in _advice(apart).advice)
+
+
+def test_a_short_trace_is_not_told_to_need_more_cache_than_it_has_tokens() -> None:
+    """The curve begins at 262,144 tokens; a trace of less is told its own size. A long one, which shows where the curve bends, still gets the curve's."""
+    short = _advice(_conversations(800, 700, 6, 10)).advice
+    assert any(line.startswith("All of it is ") and "distinct tokens" in line for line in short)
+    assert not any("262,144" in line for line in short)
+    long = _advice(chain(_conversations(6000, 6000, 3, 30), (request(900.0 + number, [(f"once {number}", 8192)], 9) for number in range(60)))).advice
+    assert any("tokens of cache, over all replicas and without copies" in line for line in long)
+
+
+def test_how_long_caches_must_hold_is_said_in_time() -> None:
+    """Turns are a minute apart, so that is what the advice names; a trace without reuse names none."""
+    assert any("95 % within " in line and line.endswith((" seconds.", " minutes.")) for line in _advice(_conversations(800, 700, 6, 40)).advice)
+    assert not any("is reused within" in line for line in _advice(request(float(n), [(f"once {n}", 900)], 9) for n in range(99)).advice)
