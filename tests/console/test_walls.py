@@ -35,6 +35,9 @@ IDS: dict[str, Callable[[Made, uuid.UUID], object]] = {
     "quota_id": lambda made, _: made.quota_id,
     "decision_id": lambda _, stored: stored,
     "run_id": lambda _, stored: stored,
+    "check_id": lambda _, stored: stored,
+    "job_id": lambda _, stored: stored,
+    "version": lambda *_: 1,
 }
 PATTERNS = [one for one in urls.urlpatterns if isinstance(one, URLPattern) and issubclass(getattr(one.callback, "view_class", object), TenantPage)]
 NAMES = [str(one.name) for one in PATTERNS]
