@@ -27,6 +27,7 @@ MAX_ENDPOINTS = 1000
 RUN_ROWS = 20
 EVENT_ROWS = 20
 GRID_ROWS = 200
+_UNTRIED = (Outcome.NOT_EXPRESSIBLE, Outcome.PROVED_ELSEWHERE)
 
 Row = TypeVar("Row", bound=TenantRow)
 
@@ -171,10 +172,12 @@ class GridRow:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Cases against replicas. ``columns`` are (name, title) in the order of the newest run."""
+    """Cases against replicas. ``columns`` are (name, title) of what probes tried somewhere, in the order of the newest run; ``elsewhere`` the titles
+    of the cases that none of these audits could try."""
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[GridRow, ...]
+    elsewhere: tuple[str, ...]
 
 
 def grid(tenant_id: UUID) -> Grid:
@@ -182,12 +185,14 @@ def grid(tenant_id: UUID) -> Grid:
     done = AuditRun.objects.filter(tenant_id=tenant_id, state="finished")
     newest = done.order_by("replica_id", "-finished_at", "-id").distinct("replica_id").values("id")
     runs = list(AuditRun.objects.filter(tenant_id=tenant_id, id__in=newest).defer("evidence").order_by("-finished_at", "-id")[:GRID_ROWS])
-    columns = {case["name"]: case["title"] for run in runs for case in run.cases}
+    known = {case["name"]: case["title"] for run in runs for case in run.cases}
+    tried = {case["name"] for run in runs for case in run.cases if case["outcome"] not in _UNTRIED}
+    columns = {name: title for name, title in known.items() if name in tried}
     rows = []
     for run in sorted(runs, key=lambda run: (run.pool_name, run.replica_name, str(run.replica_id))):
         by_name = {verdict.name: verdict for verdict in verdicts(run.cases)}
         rows.append(GridRow(run, tuple(by_name.get(name) for name in columns)))
-    return Grid(tuple(columns.items()), tuple(rows))
+    return Grid(tuple(columns.items()), tuple(rows), tuple(title for name, title in known.items() if name not in tried))
 
 
 # ---- identity events -------------------------------------------------------------------------------------------------------

@@ -232,13 +232,16 @@ def test_the_matrix_is_a_grid_of_replicas_and_cases(town: Town) -> None:
     """Of each replica the newest audit that ended; each cell leads to its evidence, and to the signed report; a stranger's has no part in it."""
     old = rows.audit_run(town.acorn, outcome="fail", finished_at=timezone.now() - timedelta(hours=3))
     newest = rows.audit_run(town.acorn)
-    second = rows.audit_run(town.acorn, replica_id=town.acorn.replica_ids[1], replica_name="b", cases=rows.CASES[:1])
+    routes = {**rows.CASES[0], "name": "routes", "negative_probes": 4, "controls_seen": 4}
+    cases = [rows.CASES[0], routes]
+    second = rows.audit_run(town.acorn, replica_id=town.acorn.replica_ids[1], replica_name="b", cases=cases)
     rows.audit_run(town.acorn, state="queued", outcome="", finished_at=None)
     rows.audit_run(town.birch)
     page = town.viewer.get("/t/acorn/isolation").content.decode()
     matrix = page[page.index('id="matrix"') : page.index("<h2>Audits</h2>")]
     assert f"/isolation/audits/{newest.id}#case-two_salts" in matrix
-    assert f"/isolation/audits/{newest.id}#case-images" in matrix
+    assert "#case-images" not in matrix  # no probe could try it
+    assert "in each report: images and prompt embeddings." in matrix
     assert f"/isolation/audits/{newest.id}/report" in matrix
     assert f"/isolation/audits/{second.id}#case-two_salts" in matrix
     assert (matrix.count("not tried"), matrix.count("60 / 58")) == (1, 2)
