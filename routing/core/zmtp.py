@@ -14,6 +14,8 @@ from typing import Final, Literal
 GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 GREETING_BYTES: Final = 64
 MAX_FRAMES = 8  # kept of one message; more make it no message of ours
+MAX_MESSAGE_FRAMES = 256  # a message of more has no end: whoever sends it is left
+MAX_COMMANDS = 64  # between two messages, in one go: as above
 MAX_COMMAND_BYTES = 4096
 MAX_PASSED_OVER_BYTES = 64 * 1024 * 1024  # a longer frame is no frame: whoever announces it is left
 SMALL_CHUNK_BYTES = 1024
@@ -57,12 +59,13 @@ def _header(flags: int, size: int) -> bytes:
 class Reader:
     """One connection's incoming side. ``waiting_bytes`` is what it holds. Not thread-safe.
 
-    ``greeted`` and ``ready`` tell how far the other side has come; ``replies`` is what must be sent back, and taken out by whoever sends it.
+    ``greeted`` and ``ready`` tell how far the other side has come; ``reply`` is what must be sent back, and taken out by whoever sends it: of several
+    questions the last one's. No call reads more than a few hundred frames, however small they are.
     """
 
     def __init__(self, *, max_frame_bytes: int) -> None:
         self.greeted = self.ready = False
-        self.replies: list[bytes] = []
+        self.reply = b""
         self.waiting_bytes = 0
         self._max_frame_bytes = max_frame_bytes
         self._chunks: deque[bytes] = deque()
@@ -73,6 +76,8 @@ class Reader:
         self._more = False  # the frame that is passed over is not its message's last
         self._frames: Message = []
         self._frames_bytes = 0
+        self._frames_seen = 0  # of the message that is under way, kept or not
+        self._commands = 0  # that this call has read
 
     def feed(self, data: bytes) -> None:
         """Bytes came in."""
@@ -103,6 +108,7 @@ class Reader:
         Raises:
             ZmtpError: this is no ZMTP, or the other side refuses us.
         """
+        self._commands = 0
         if not self.greeted:
             if (greeting := self._take(GREETING_BYTES)) is None:
                 return
@@ -153,6 +159,9 @@ class Reader:
     # -- messages --------------------------------------------------------------------------------------------------------------------
 
     def _keep(self, frame: Frame, *, more: bool) -> None:
+        self._frames_seen += 1
+        if self._frames_seen > MAX_MESSAGE_FRAMES:
+            raise ZmtpError("a message that has no end")
         if len(self._frames) <= MAX_FRAMES:
             self._frames.append(frame)
             self._frames_bytes += len(frame or b"")
@@ -165,10 +174,13 @@ class Reader:
     def _end(self) -> Message:
         whole, self._frames = self._frames, []
         self.waiting_bytes -= self._frames_bytes
-        self._frames_bytes = 0
+        self._frames_bytes = self._frames_seen = 0
         return whole
 
     def _command(self, header: int, size: int) -> None:
+        self._commands += 1
+        if self._commands > MAX_COMMANDS:
+            raise ZmtpError("commands that have no end")
         self._take(header)
         body = self._take(size) or b""
         name = body[1 : 1 + body[0]] if body else b""
@@ -177,7 +189,7 @@ class Reader:
         elif name == b"ERROR":
             raise ZmtpError("refused by the other side")
         elif name == b"PING":
-            self.replies.append(_command(b"\x04PONG" + body[7:23]))
+            self.reply = _command(b"\x04PONG" + body[7:23])
         # Other commands are of later versions, which were not announced.
 
     # -- bytes -----------------------------------------------------------------------------------------------------------------------

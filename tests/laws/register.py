@@ -413,6 +413,20 @@ _OUTWARD = [
         ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
     ),
     Mutant(
+        "a message of events without end is read in one go",
+        "routing/core/zmtp.py",
+        "        if self._frames_seen > MAX_MESSAGE_FRAMES:\n",
+        "        if False:\n",
+        ("tests/routing/core/test_zmtp.py",),
+    ),
+    Mutant(
+        "who asks heartbeats and reads no answers is kept",
+        "routing/dataplane/feeds/kv_sockets.py",
+        "            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:\n",
+        "            if False:\n",
+        ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
+    ),
+    Mutant(
         "one owner's events take what is another's",
         "routing/core/byte_budget.py",
         "self.used_bytes + more <= self.whole_bytes // 2",

@@ -22,6 +22,7 @@ MAX_MESSAGE_BYTES = 2 * 1024 * 1024  # a report of a prompt of 400,000 tokens
 HEARTBEAT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 15.0
 END = b"\xff" * 8
+MAX_UNSENT_BYTES = 16 * 1024  # of answers to heartbeats: whoever asks and does not read is left
 MAX_NUMBER = 2**63  # no publisher comes so far, and the number after it must still fit into a question
 
 Kind = Literal["live", "replay", "end", "malformed", "topic", "too_large", "cut"]
@@ -84,8 +85,9 @@ class _Link(asyncio.Protocol):
         except zmtp.ZmtpError:
             self.close()
             return None
-        while self.reader.replies:
-            self._write(self.reader.replies.pop(0))
+        if self.reader.reply:
+            reply, self.reader.reply = self.reader.reply, b""
+            self._write(reply)
         return found
 
     def _shake(self) -> None:
@@ -104,6 +106,8 @@ class _Link(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+                self.close()
 
     def _ask_beat(self) -> None:
         silent_s = self._loop.time() - self._heard_s

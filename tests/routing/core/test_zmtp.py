@@ -71,14 +71,46 @@ def test_bytes_sent_one_by_one_cost_no_object_each() -> None:
 
 
 def test_frames_beyond_a_handful_are_no_message_of_ours_and_not_kept() -> None:
-    found, reader, _ = read(SHAKEN + zmtp.message(*[b"x"] * 5000) + zmtp.message(b"y"), [])
+    found, reader, _ = read(SHAKEN + zmtp.message(*[b"x"] * zmtp.MAX_MESSAGE_FRAMES) + zmtp.message(b"y"), [])
     assert [len(message) for message in found] == [zmtp.MAX_FRAMES + 1, 1]
     assert reader.waiting_bytes == 0
 
 
 def test_a_heartbeat_is_answered_with_its_context() -> None:
-    _, reader, _ = read(SHAKEN + b"\x04\x0a\x04PING\x00\x0actx" + zmtp.ping(), [])
-    assert reader.replies == [b"\x04\x08\x04PONGctx", b"\x04\x05\x04PONG"]
+    """Of several that came at once the last one alone: who asks without end gets no answers without end."""
+    asked = b"\x04\x0a\x04PING\x00\x0actx"
+    _, reader, _ = read(SHAKEN + zmtp.ping() + asked, [])
+    assert reader.reply == b"\x04\x08\x04PONGctx"
+    _, reader, _ = read(SHAKEN + zmtp.ping() * (zmtp.MAX_COMMANDS - 1), [])
+    assert reader.reply == b"\x04\x05\x04PONG"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"\x04\x00" * 1000, zmtp.ping() * 1000, b"\x01\x00" * 1000, b"\x03" + (MOST + 1).to_bytes(8, "big") + bytes(MOST + 1)],
+    ids=["commands", "pings", "frames", "long frames"],
+)
+def test_what_has_no_end_is_left_after_a_few_hundred_frames(endless: bytes) -> None:
+    """A frame may have two bytes: a hundred thousand in one read would hold everybody's requests. Before the handshake's end too, for commands."""
+    with pytest.raises(ZmtpError):
+        read(SHAKEN + endless * 300, [])
+    if endless[0] == 4:
+        with pytest.raises(ZmtpError):
+            read(zmtp.GREETING + endless, [])
+
+
+def test_heartbeats_between_messages_may_come_for_ever() -> None:
+    """The control of the test above: each look reads few of them."""
+    reader = Reader(max_frame_bytes=MOST)
+    reader.feed(SHAKEN)
+    for _ in range(20 * zmtp.MAX_COMMANDS):
+        reader.feed(zmtp.ping())
+        assert reader.next() is None
+    reader.feed((b"\x04\x05\x04PONG" + zmtp.message(b"a", b"b")) * 500)
+    found = 0
+    while reader.next() is not None:
+        found += 1
+    assert found == 500
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -219,6 +220,36 @@ async def test_a_peer_that_falls_silent_is_left_and_one_that_answers_is_kept(
     await until(lambda: silent.sockets.lost)
     await until(lambda: kept.sockets._live._heard_s > since_s)
     assert not kept.sockets.lost
+    server.close()
+    await server.wait_closed()
+
+
+async def test_who_asks_and_never_reads_the_answers_is_left(opens: Opens) -> None:
+    """Answers to heartbeats would otherwise lie here without a bound. Each question is one that may be asked."""
+    taken = 0
+
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        writer.write(zmtp.GREETING + zmtp.ready(b"PUB"))
+        context = b"\x04\x17\x04PING\0\0" + bytes(16)
+        with contextlib.suppress(ConnectionError):
+            while not link.sockets.lost:
+                writer.write(context)
+                taken += 1
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+
+    server = await asyncio.start_server(ask, "127.0.0.1", 0, limit=1024)
+    for listening in server.sockets:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    link = opens(server.sockets[0].getsockname()[1])
+    await until(link.sockets.established.is_set)
+    transport = link.sockets._live._transport
+    assert transport is not None
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    await until(lambda: link.sockets.lost, within_s=60)
+    assert taken > 100
     server.close()
     await server.wait_closed()
 
