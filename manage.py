@@ -52,7 +52,7 @@ def _unreachable(error: Exception) -> str | None:
     refusal = [line.partition("FATAL:")[2].strip() for line in str(error).splitlines() if "FATAL:" in line]
     if refusal:
         return f"{where} refuses: {refusal[-1]}"
-    return f"cannot reach {where}: is the product running? `make up` starts it"
+    return f"cannot reach {where}: is the product running, with this SALTROUTE_HOME? `make up` starts it"
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def test_without_a_database_commands_say_so_in_one_line(tmp_path: Path, command:
         cwd=tmp_path,
         env={"DATABASE_URL": f"postgresql://app:a-password@/away?host={tmp_path}", "PATH": "/usr/bin:/bin", "SALTROUTE_SECRET_KEY": "x" * 50},
     )
-    assert done.stderr.splitlines() == [f"cannot reach the database away at {tmp_path}: is the product running? `make up` starts it"]
+    asked = "is the product running, with this SALTROUTE_HOME? `make up` starts it"
+    assert done.stderr.splitlines() == [f"cannot reach the database away at {tmp_path}: {asked}"]
     assert done.returncode == 1
     assert done.stdout == ""
 

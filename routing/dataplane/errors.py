@@ -122,7 +122,8 @@ def model_not_served() -> ApiError:
 
 
 def isolation_unavailable() -> ApiError:
-    return ApiError(503, "isolation_unavailable", "No replica can serve this request under its own cache namespace.", headers={"Retry-After": "5"})
+    message = "No replica that may serve this request's cache namespace is ready; a new one is audited first."
+    return ApiError(503, "isolation_unavailable", message, headers={"Retry-After": "5"})
 
 
 def unavailable(code: str, message: str) -> ApiError:

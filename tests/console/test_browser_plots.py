@@ -80,7 +80,7 @@ def test_without_scripts_the_drawings_and_tables_stay(live_server: LiveServer, a
 
 @pytest.mark.usefixtures("valkey_url", "roles_of_the_server")
 def test_a_single_figure_is_seen_and_small_ticks_differ(live_server: LiveServer, as_owner: AsOwner, request: pytest.FixtureRequest) -> None:
-    """The first request of an hour has no neighbour to draw a line to: it is a point all the same. Ticks far below one are not all the same number."""
+    """The first request of an hour has no neighbour to draw a line to: it is a point all the same. Ticks far below one are told apart."""
     from tests.console import rows
 
     made, cookie = _town()

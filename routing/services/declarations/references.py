@@ -76,7 +76,8 @@ def _file(reader: Reader, where: str, path: str, node: Node, maximum: int) -> by
     target = reader.file.parent / where
     try:
         if not target.is_file():  # also keeps us from waiting on a pipe or a device
-            reader.refuse(path, f"{where} is not a file", node)
+            seen_from = "" if Path(where).is_absolute() else ", seen from the folder of this declaration"
+            reader.refuse(path, f"{where} is not a file{seen_from}", node)
             return None
         with target.open("rb") as stream:
             content = stream.read(maximum + 1)

@@ -235,11 +235,11 @@ tenants:
         "declared.yaml:3: tenants[0].slug: Use 1 to 63 lower-case letters, digits and inner hyphens.",
         "declared.yaml:5: tenants[0].keys[0].secret: give a reference, env:NAME or file:PATH; a secret itself does not belong in a declaration",
         "declared.yaml:6: tenants[0].keys[1].secret: the environment variable NOT_SET is not set",
-        "declared.yaml:7: tenants[0].keys[2].secret: nowhere is not a file",
+        "declared.yaml:7: tenants[0].keys[2].secret: nowhere is not a file, seen from the folder of this declaration",
         "declared.yaml:8: tenants[0].keys[3].expires_at: must be a time with its zone, such as 2027-01-31T12:00:00Z",
         "declared.yaml:10: tenants[0].endpoints[0]: needs either pool or replicas",
         "declared.yaml:11: tenants[0].endpoints[0].model.revision: is required",
-        "declared.yaml:11: tenants[0].endpoints[0].model.tokenizer.path: ./missing.json is not a file",
+        "declared.yaml:11: tenants[0].endpoints[0].model.tokenizer.path: ./missing.json is not a file, seen from the folder of this declaration",
         "declared.yaml:12: tenants[0].endpoints[0].engine: must be one of vllm, sglang, trtllm, llamacpp",
         "declared.yaml:17: tenants[0].endpoints[0].routing_policy.weights.luck: "
         "Unknown scorer; known: wait, prefill, tier, external_price, pressure, slo_guard, adapter.",

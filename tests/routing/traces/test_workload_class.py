@@ -69,7 +69,7 @@ def test_the_price_of_keeping_scopes_apart_is_named() -> None:
 
 
 def test_a_short_trace_is_not_told_to_need_more_cache_than_it_has_tokens() -> None:
-    """The curve begins at 262,144 tokens; a trace of less is told its own size. A long one, which shows where the curve bends, still gets the curve's."""
+    """The curve begins at 262,144 tokens; a trace of less is told its own size. A long one still gets the curve's."""
     short = _advice(_conversations(800, 700, 6, 10)).advice
     assert any(line.startswith("All of it is ") and "distinct tokens" in line for line in short)
     assert not any("262,144" in line for line in short)
