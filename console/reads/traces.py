@@ -102,10 +102,17 @@ def shown(row: TraceJob, now: datetime) -> dict[str, Any]:
 _CHANGES = (
     ("mean_change", "Time to first token, mean"),
     ("p99_change", "Time to first token, p99"),
-    ("hit_points", "Hit rate, points"),
-    ("slo_points", "Within the objective, points"),
+    ("hit_points", "Hit rate"),
+    ("slo_points", "Within the objective"),
     ("tokens_saved", "Prompt tokens saved"),
 )
+
+
+def _change(name: str, value: float) -> str:
+    """A share of a share is a percentage; a difference of two shares is points, which are no percentage of anything."""
+    if name == "tokens_saved":
+        return f"{value:+,.0f}"
+    return f"{value * 100:+.1f} {'points' if name.endswith('_points') else '%'}"
 
 
 def _changes(found: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -114,7 +121,6 @@ def _changes(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     for name, title in _CHANGES:
         one = found.get(name)
         if one is not None:
-            form = "{:+,.0f}" if name == "tokens_saved" else "{:+.1%}"
-            bounds = "too little traffic" if one["low"] is None else f"{form.format(one['low'])} to {form.format(one['high'])}"
-            lines.append((title, form.format(one["value"]), bounds))
+            bounds = "too little traffic" if one["low"] is None else f"{_change(name, one['low'])} to {_change(name, one['high'])}"
+            lines.append((title, _change(name, one["value"]), bounds))
     return lines

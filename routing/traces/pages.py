@@ -236,7 +236,7 @@ def replay_page(values: Mapping[str, Any]) -> Page:
 _CHANGES = (
     ("mean_change", "TTFT, mean"),
     ("p99_change", "TTFT, p99"),
-    ("hit_points", "Hit rate, points"),
+    ("hit_points", "Hit rate, points"),  # one axis for all in the plot, so their unit stands in the name
     ("slo_points", "Within objective, points"),
 )
 

@@ -41,6 +41,12 @@ def test_used_and_left_are_shown_and_what_is_near_its_limit_is_warned_of(town: T
     assert "149,000" in page
     assert "near its limit" in page
     assert "1 quota is used to 80" in page
+    assert "used up" not in page
+    with redis.Redis.from_url(valkey_url) as valkey:
+        valkey.hset(key, "aaaa", f"1000000:0:{int(now)}")
+    gone = town.viewer.get(PAGE).content.decode()
+    assert "used up" in gone
+    assert "near its limit" not in gone  # it is no longer near
 
 
 def test_a_quota_is_set_changed_and_removed(town: Town) -> None:
