@@ -102,9 +102,11 @@ def _reuse(record: DecisionRecord, prompt: int, where: str) -> str:
     if expected > _NOTABLE_SHARE * prompt:
         believed = f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens"
         return f"{believed} but had {count(cached)}: they were evicted or never stored"
-    known = max((one.matched_tokens for one in record.candidates), default=record.best_matched_tokens)
+    best = max(record.candidates, key=lambda one: one.matched_tokens, default=None)
+    known = record.best_matched_tokens if best is None else best.matched_tokens
     if known > _NOTABLE_SHARE * prompt:
-        return f"another replica held {count(known)} of {count(prompt)} prompt tokens but would have taken longer, so {where} computed the prompt"
+        other = "another rank of its engine" if best is not None and best.replica_id == record.replica_id and best.refusal else "another replica"
+        return f"{other} held {count(known)} of {count(prompt)} prompt tokens but would have taken longer, so {where} computed the prompt"
     return f"nothing of the {count(prompt)} prompt tokens was cached anywhere, so {where} computed all of them"
 
 

@@ -17,7 +17,8 @@ class Engine:
     ``transfer_field`` is the member by which a prompt's KV cache goes from one engine to another; None: the family cannot.
     ``checks_model``: it refuses names that ``/v1/models`` does not list; other families answer whatever name they are asked for.
     ``events_path`` is where KV events are drained by a POST; None: the family publishes them, or has none.
-    ``proof`` says how far the adapter was tried.
+    ``rank_header`` is the request header by which one data-parallel rank of several behind a URL is named, by its number from 0 on; None: the family
+    has none. ``proof`` says how far the adapter was tried.
     """
 
     family: str
@@ -30,3 +31,4 @@ class Engine:
     transfer_field: str | None = None
     checks_model: bool = False
     events_path: str | None = None
+    rank_header: str | None = None

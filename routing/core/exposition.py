@@ -11,6 +11,16 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class RankLoad:
+    """The rows of one data-parallel rank."""
+
+    number: int
+    running: float
+    waiting: float
+    kv_used: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """One scrape. ``capacity_tokens`` is the size of the KV cache; ``started_at`` is unix seconds; ``finished`` counts requests since then, whoever
     sent them; None is "not said"."""
@@ -24,6 +34,7 @@ class EngineLoad:
     adapter_slots: int | None = None
     asleep: bool = False  # it says that it sleeps: it answers nothing, and its cache is gone
     kv_used: float | None = None  # share of the KV cache in use, [0, 1]; cached blocks that nobody uses count as free
+    ranks: tuple[RankLoad, ...] | None = None  # by number; empty: what is said of them cannot be used
 
 
 MAX_ROWS = 8192  # of one name
@@ -62,6 +73,14 @@ _RUNNING = {"vllm": _gauge(b"vllm:num_requests_running"), "sglang": _gauge(b"sgl
 _WAITING = {"vllm": _gauge(b"vllm:num_requests_waiting"), "sglang": _gauge(b"sglang:num_queue_reqs")}
 _FINISHED = {"vllm": _gauge(b"vllm:request_success_total")}
 _KV_USED = {"vllm": _gauge(b"vllm:kv_cache_usage_perc")}
+
+
+def _by_rank(name: bytes) -> _Family:
+    return _Family(name, re.compile(rb"^" + name + rb'\{(?:[^}\n]*,)?engine="(\d{1,4})"[^}\n]*\}[ \t]+' + _NUMBER, re.MULTILINE))
+
+
+_RANKS_RUNNING, _RANKS_WAITING = _by_rank(b"vllm:num_requests_running"), _by_rank(b"vllm:num_requests_waiting")
+_RANKS_KV_USED = _by_rank(b"vllm:kv_cache_usage_perc")
 _AWAKE = _Family(
     b"vllm:engine_sleep_state", re.compile(rb'^vllm:engine_sleep_state\{[^}\n]*sleep_state="awake"[^}\n]*\}[ \t]+' + _NUMBER, re.MULTILINE)
 )
@@ -128,6 +147,32 @@ def _adapters(family: str, page: bytes) -> tuple[tuple[str, ...] | None, int | N
     return names[:MAX_ADAPTERS], int(slots[1]) if slots and int(slots[1]) else None
 
 
+def _numbers(family: _Family, page: bytes) -> dict[int, float] | None:
+    """The value of each rank, or None where one is said twice: then it is not known which is meant."""
+    found: dict[int, float] = {}
+    for number, text in family.of(page):
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if int(number) in found:
+            return None
+        if 0 <= value < 1e15:
+            found[int(number)] = value
+    return found
+
+
+def _ranks(page: bytes) -> tuple[RankLoad, ...] | None:
+    """The loads of data-parallel ranks, of an engine of one too; None where rows are not told apart by rank."""
+    running, waiting = _numbers(_RANKS_RUNNING, page), _numbers(_RANKS_WAITING, page)
+    if running == {} == waiting:
+        return None
+    if running is None or waiting is None or waiting.keys() != running.keys():
+        return ()
+    used = _numbers(_RANKS_KV_USED, page) or {}
+    return tuple(RankLoad(one, running[one], waiting[one], min(1.0, used[one]) if one in used else None) for one in sorted(running))
+
+
 def read_load(family: str, page: bytes) -> EngineLoad:
     """Pick the load, capacity and start time from a metrics page; whatever is missing or malformed is None."""
     page = b"\n" + page
@@ -142,4 +187,5 @@ def read_load(family: str, page: bytes) -> EngineLoad:
         adapter_slots=adapter_slots,
         asleep=_sum(_AWAKE, page) == 0,
         kv_used=_mean_share(_KV_USED.get(family), page),
+        ranks=_ranks(page) if family == "vllm" else None,
     )

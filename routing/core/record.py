@@ -36,6 +36,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     evidence_age_s: float = 0.0
     residency: str = "history"  # how far its events could be trusted
     terms: dict[str, float] = {}
+    dp_rank: int | None = None  # the data-parallel rank that this is of, where requests name one
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,6 +47,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     duration_s: float = 0.0
     part: Literal["answer", "prefill"] = "answer"  # prefill: it computed the prompt for another replica
+    dp_rank: int | None = None  # the data-parallel rank that it named
 
 
 TransferResult = Literal["ok", "prefill_failed", "prefill_refused", "not_believed", "decode_refused", "decode_failed", "abandoned"]

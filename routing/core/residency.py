@@ -13,7 +13,7 @@ Where history was lost (evicted, or a prompt of which nobody knows whether it ra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
@@ -202,6 +202,11 @@ class HistoryIndex:
             return None
         found = held.held(owner).walk(namespace, digests)
         return sum(count for _, count in takewhile(lambda one: not one[0].since == one[0].last == ticket, found))
+
+    def explained_anywhere(self, namespace: bytes, digests: Sequence[bytes], tickets: Mapping[str, int], *, owner: bytes = b"") -> int | None:
+        """As :meth:`explained`, the most of several replicas, each with the ticket not to count there (0: none)."""
+        found = [self.explained(namespace, digests, one, ticket, owner=owner) for one, ticket in tickets.items() if one in self._replicas]
+        return None if not found or None in found else max(one for one in found if one is not None)
 
     def dispatched(self, namespace: bytes, digests: Sequence[bytes], replica: str, *, owner: bytes = b"") -> int:
         """Count a prompt as residency-to-be at ``replica``, from the moment it is sent.

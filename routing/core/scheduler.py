@@ -14,6 +14,7 @@ from routing.core.types import Ask, Decision, NoReplica, Replica, Trial
 from routing.core.weighing import Row, Weighed
 
 Ordered = tuple[list[Row], Sequence[str]]  # best first, and the names of their terms
+_BY_TIME = RoutingPolicy()
 MOST_TIE_S = 0.02  # a share of a long prompt's score, its price included, is half a second of somebody's wait
 Rank = tuple[float, ...] | tuple[object, ...]
 
@@ -50,6 +51,15 @@ def decide_on_trial(
     if isinstance(decision, NoReplica) or isinstance(other, NoReplica):
         return decision, None
     return decision, Trial(placed=placed, other=other.chosen)
+
+
+def best_rank(ask: Ask, ranks: Sequence[Replica], policy: RoutingPolicy) -> Replica:
+    """Which data-parallel rank of one engine to name: by ``policy``, or by expected time where that does not weigh seconds. ``ranks`` are at least
+    one, all of one replica, with loads, caches and rendezvous ranks of their own.
+    """
+    free = [one for one in ranks if one.kv_used < candidates.KV_LIMIT] or ranks
+    best_first, _ = _by_seconds(ask, free, policy if _weighs_seconds(ask, policy) else _BY_TIME)
+    return best_first[0].replica
 
 
 def _weighs_seconds(ask: Ask, policy: RoutingPolicy) -> bool:

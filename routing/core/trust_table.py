@@ -7,7 +7,7 @@ odd prompts decide how another's are placed. Bounded in accounts: who has most o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -141,8 +141,12 @@ class TrustTable:
             self.forget(target)
 
     def report(self, target: Target, now_s: float) -> Report:
-        here = self._targets.get(target)
-        return summary([] if here is None else list(here.owners.values()), now_s)
+        return self.report_of((target,), now_s)
+
+    def report_of(self, targets: Sequence[Target], now_s: float) -> Report:
+        """Several targets' accounts as one: of an engine's ranks."""
+        places = [here for target in targets if (here := self._targets.get(target)) is not None]
+        return summary([account for here in places for account in here.owners.values()], now_s)
 
     def verdict(self, target: Target) -> Verdict:
         """The target's own: the median over its tenants."""

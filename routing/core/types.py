@@ -61,6 +61,7 @@ class Replica:
     displaced_s: float = 0.0  # what that costs those whose adapter has to leave
     slot: str = "none"  # active, loading, free, full; none: no adapter is asked for
     rank: bytes = b""  # rendezvous rank of (namespace, prefix, replica)
+    dp_rank: int | None = None  # the data-parallel rank that all of this is of, where a request may name one
 
 
 @dataclass(slots=True)  # as above
@@ -89,6 +90,7 @@ class Candidate:
     adapter: str | None = None  # see Replica
     adapter_s: float = 0.0
     slot: str = "none"
+    dp_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

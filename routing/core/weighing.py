@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 from routing.core import ttft
+from routing.core.ranks import OTHER_RANK
 from routing.core.types import Ask, Candidate, Replica
 
 
@@ -47,13 +48,17 @@ class Weighed(Sequence[Candidate]):
         """The longest prefix that any of them probably holds; 0 of nobody."""
         return max(((self._made.get(place) or row.replica).matched_tokens for place, row in enumerate(self._rows)), default=0)
 
+    def considered(self) -> int:
+        """How many replicas; ranks of one are one."""
+        return sum([row.replica.refusal != OTHER_RANK for row in self._rows])
+
     def of(self, replica_id: str) -> Candidate | None:
         """That replica's."""
         return next((self[place] for place, row in enumerate(self._rows) if row.replica.id == replica_id), None)
 
     def led_by(self, first: Candidate) -> Weighed:
         """The same replicas with ``first`` in the place of its own and before all others."""
-        rows = sorted(self._rows, key=lambda row: row.replica.id != first.replica_id)
+        rows = sorted(self._rows, key=lambda row: row.replica.id != first.replica_id or row.replica.refusal == OTHER_RANK)
         led = Weighed(self._ask, rows, self._names)
         led._made[0] = first
         return led
@@ -107,4 +112,5 @@ def weighed(ask: Ask, replica: Replica, terms: dict[str, float], estimate: ttft.
         adapter=replica.adapter,
         adapter_s=replica.adapter_s,
         slot=replica.slot,
+        dp_rank=replica.dp_rank,
     )

@@ -19,7 +19,8 @@ from routing.core.trust import DEFAULT_BLOCK_TOKENS, engine_rule
 
 if TYPE_CHECKING:
     from routing.core.types import Candidate, Replica
-    from routing.dataplane.inflight import Choice, Flight
+    from routing.dataplane.choice import Choice
+    from routing.dataplane.inflight import Flight
     from routing.dataplane.state import Plane
 
 PACE_WINDOW = 16
@@ -69,10 +70,10 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
     """Note what is about to be forgotten: this answer will change what is learned."""
     now_s = time.monotonic()
     pool_rate = plane.pool_rate(flight.endpoint) if flight.endpoint is not None else None
-    engine = choice.computes.engine
+    engine, place = choice.computes.engine, choice.computes.place
     rate = engine.calibration.rate(pool_rate, now_s)
-    _, foreign_running = engine.foreign(now_s)
-    others = foreign_running + plane.siblings.load(engine.url, now_s).in_flight
+    _, foreign_running = place.foreign(now_s)
+    others = foreign_running + plane.siblings.load(place.key, now_s).in_flight
     return Noted(
         at_s=now_s,
         rate=rate,
@@ -81,7 +82,7 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
         learned=pool_rate is not None or engine.calibration.own_rate is not None,
         token_s=plane.causes.token_s.get(choice.engine.url),
         behind_s=others * engine.mean_uncached_tokens / rate,
-        busy=engine.in_flight > 0 or others > _SOMEBODY,
+        busy=place.in_flight > 0 or others > _SOMEBODY,
         url=engine.url,
         answers_url=choice.engine.url,
         restarts=engine.restarts,

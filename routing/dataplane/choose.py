@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from namespaces.core.salts import Namespace
@@ -12,7 +13,8 @@ from routing.core import filters, pairs, prefix, scheduler, transfer
 from routing.core.candidates import is_full
 from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica
 from routing.dataplane import errors, learn
-from routing.dataplane.inflight import Choice, Flight, Prompt
+from routing.dataplane.choice import Choice, Prompt
+from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
 from routing.dataplane.picture import Pictures, text
 from routing.dataplane.state import EndpointState, Plane
@@ -75,16 +77,18 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         plane,
         endpoint,
         state,
+        ask,
         namespace=namespace,
         prompt=prompt,
         owner=owner,
         head=head,
         tau_s=state.age(learn.workload_of(call)).tau_s,
         tried=tried,
-        pinned=flight.probe is not None,
+        pinned=None if flight.probe is None else flight.probe.run.int,
         now_s=now_s,
     )
     candidates = [pictures.take(replica) for replica in endpoint.replicas]
+    candidates += pictures.others
     if endpoint.candidate is None or flight.probe is not None:
         decision, flight.trial = scheduler.decide(ask, candidates, endpoint.policy), None
     else:
@@ -106,11 +110,17 @@ def choose(plane: Plane, flight: Flight, *, tried: Collection[UUID], now_s: floa
         _note_chosen(state, endpoint, UUID(decision.chosen.replica_id))
     chosen = _view(endpoint, decision.chosen.replica_id)
     if pair is None:
-        return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url))
+        return _to(plane, decision, chosen, decision.chosen)
     first, second = pairs.sides(ask, pair)
     computes = _view(endpoint, pair.prefill.id)
-    prefill = Choice(decision=decision, replica=computes, engine=plane.engine(computes.url), side=first)
-    return Choice(decision=decision, replica=chosen, engine=plane.engine(chosen.url), side=second, prefill=prefill, pair=pair)
+    prefill = replace(_to(plane, decision, computes, first), side=first)
+    return replace(_to(plane, decision, chosen, second), side=second, prefill=prefill, pair=pair)
+
+
+def _to(plane: Plane, decision: Decision, replica: ReplicaView, taken: Candidate) -> Choice:
+    """The choice of a replica, and of the rank of it that was weighed."""
+    engine = plane.engine(replica.url)
+    return Choice(decision=decision, replica=replica, engine=engine, rank=None if taken.dp_rank is None else engine.ranks[taken.dp_rank])
 
 
 def _pair(plane: Plane, flight: Flight, ask: Ask, decision: Decision, *, candidates: Sequence[Replica], pictures: Pictures) -> pairs.Pair | None:

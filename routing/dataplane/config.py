@@ -89,6 +89,7 @@ class Config:
     event_index_bytes: int = 1024 * 1024 * 1024
     quota_routers: int = 1  # that share the limits of quotas, until Valkey has said how many there are
     kv_waiting_bytes: int = 256 * 1024 * 1024  # of KV events received and not applied yet, over all engines
+    name_ranks: bool = True  # requests name the data-parallel rank of an engine of several that takes it
     otlp_endpoint: str | None = None  # of a collector, such as http://collector:4318; None: no traces
     trace_share: float = 1.0  # of the requests whose traces are exported; failures always are
     trace_trusted: bool = False  # clients' own traces are continued, not linked to
@@ -152,6 +153,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         event_index_bytes=read.integer("ROUTER_EVENT_INDEX_BYTES", default.event_index_bytes, low=1024 * 1024, env=env),
         quota_routers=read.integer("ROUTER_QUOTA_ROUTERS", default.quota_routers, low=1, high=1000, env=env),
         kv_waiting_bytes=read.integer("ROUTER_KV_WAITING_BYTES", default.kv_waiting_bytes, low=16 * 1024 * 1024, env=env),
+        name_ranks=read.flag("ROUTER_NAME_RANKS", default.name_ranks, env=env),
         otlp_endpoint=_collector(read.text("ROUTER_OTLP_ENDPOINT", "", env=env)),
         trace_share=read.integer("ROUTER_TRACE_PERCENT", 100, low=0, high=100, env=env) / 100,
         trace_trusted=read.flag("ROUTER_TRACE_TRUSTED", env=env),

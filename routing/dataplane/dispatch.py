@@ -96,7 +96,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         tried.add(choice.replica.entry.id)
         body = outgoing.body_for(flight, attempt, transfer=handed.params)
         headers = upstream.request_headers(
-            choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex
+            choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex, rank=choice.rank
         )
         attempt.span_id = tracecontext.span_id(headers["traceparent"])
         try:

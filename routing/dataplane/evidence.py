@@ -4,8 +4,8 @@ State ``exact`` and exact tokens: what events show, and beyond it only dispatche
 would have been confirmed by now, so without a confirmation the block is gone. Otherwise events and history both count, whichever is surer for each
 part of the prompt. State ``history``: history alone.
 
-Confidence in a block that events show is that of its tier, halved while messages of its engine are missing. An engine of several data-parallel ranks
-picks the rank itself, so the mean over its ranks is what to expect.
+Confidence in a block that events show is that of its tier, halved while messages of its engine are missing. Where a request names its data-parallel
+rank, all of this is that rank's alone; where the engine picks the rank itself, the mean over its ranks is what to expect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from routing.core import prefix
 from routing.core.residency import AGE_CONSTANT_S, NO_MATCH, P_EVENT, Match
 from routing.core.residency_state import Reason, State
 from routing.core.trust import engine_rule
-from routing.dataplane.inflight import Prompt
+from routing.dataplane.choice import Prompt
+from routing.dataplane.ranks import Rank
 from routing.dataplane.residency import Shown
 from routing.dataplane.state import Plane
 
@@ -54,17 +55,21 @@ class _Shown(NamedTuple):
     tier: str | None = None
 
 
-def believe(plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float, tau_s: float = AGE_CONSTANT_S) -> Belief:
-    """The belief for the prompt of a namespace (``key``: the 16 bytes of its public id) at the engine of ``url``."""
-    standing = plane.residency.of(url)
-    if standing.state != "history" and not plane.trust.believes_events((url, 0), owner, key):
+def believe(
+    plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float, tau_s: float = AGE_CONSTANT_S, rank: Rank | None = None
+) -> Belief:
+    """The belief for the prompt of a namespace (``key``: the 16 bytes of its public id) at the engine of ``url``, or at one ``rank`` of it."""
+    standing = plane.residency.of(url) if rank is None else plane.residency.of_rank(rank.target)
+    target = (url, 0) if rank is None else rank.target
+    if standing.state != "history" and not plane.trust.believes_events(target, owner, key):
         standing = UNTRUE
     shown = _events(plane, standing, key, prompt, now_s=now_s) if standing.state != "history" and prompt.exact else None
     # Beyond a prompt's exact tokens (its first image) events cannot speak, history can.
     bound = shown is not None and standing.state == "exact" and not (shown.all_exact and prompt.exact_tokens < prompt.tokens)
     history = NO_MATCH
     if prompt.digests:
-        history = plane.index.match(key, prompt.digests, url, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf, tau_s=tau_s)
+        place = url if rank is None else rank.key
+        history = plane.index.match(key, prompt.digests, place, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf, tau_s=tau_s)
     held_bytes = prefix.covered_bytes(history.blocks)
     remembered = min(prompt.tokens, int(held_bytes / prompt.bytes_per_token))
     if shown is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from array import array
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -21,23 +20,24 @@ import msgspec
 
 from namespaces.core.probe import Claims
 from namespaces.core.salts import Namespace
-from routing.core import blocks, prefix
+from routing.core import prefix
 from routing.core.breaker import Breaker
 from routing.core.fair_queue import Waiter
 from routing.core.overload import Spilled
-from routing.core.pairs import OUTPUT_TOKENS, Pair
+from routing.core.pairs import OUTPUT_TOKENS
 from routing.core.record import AttemptRecord, DecisionRecord, Outcome
 from routing.core.snapshot import PolicyEntry
 from routing.core.stream import Usage
-from routing.core.types import Candidate, Decision, Trial
+from routing.core.types import Decision, Trial
 from routing.core.weighing import Weighed
 from routing.dataplane import causes, learn, quotas, record_parts, spans
 from routing.dataplane.authenticate import Caller
+from routing.dataplane.choice import Choice, Prompt
 from routing.dataplane.errors import ApiError
 from routing.dataplane.openai import Call
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import Plane
 from routing.dataplane.transfer import Transfer
-from routing.dataplane.view import EndpointView, ReplicaView
+from routing.dataplane.view import EndpointView
 
 if TYPE_CHECKING:
     from routing.dataplane.upstream import Upstream
@@ -50,58 +50,6 @@ _NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error",
 _AUDITS = b"audits"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What placing a prompt needs: its chain under the namespace, and sizes."""
-
-    digests: tuple[bytes, ...]
-    head: tuple[bytes, ...]  # what ranks cold replicas: the first blocks, or the whole of a prompt shorter than one
-    tokens: int  # exact where all of them are known, else by the learned ratio
-    bytes_per_token: float
-    seed: bytes = field(default=b"", repr=False)  # the namespace's index seed
-    token_ids: array[int] | None = field(default=None, repr=False)  # exact, from the first on; of a prompt with media up to the first of it
-    _chains: dict[int, tuple[bytes, ...]] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def exact(self) -> bool:
-        return self.token_ids is not None
-
-    @property
-    def exact_tokens(self) -> int:
-        return 0 if self.token_ids is None else len(self.token_ids)
-
-    def chain(self, block_tokens: int) -> tuple[bytes, ...]:
-        """Digests of the whole blocks of exact tokens under the namespace, 16 bytes each; computed once for each block size."""
-        known = self._chains.get(block_tokens)
-        if known is None:
-            ids = self.token_ids if self.token_ids is not None else array("I")
-            known = self._chains[block_tokens] = blocks.token_chain(self.seed, ids, block_tokens)
-        return known
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A decision and what it refers to. Where two replicas share the request, ``prefill`` is the choice of the other one, and ``side`` what each of
-    the two is charged with."""
-
-    decision: Decision
-    replica: ReplicaView
-    engine: Engine
-    side: Candidate | None = None
-    prefill: Choice | None = None
-    pair: Pair | None = None
-
-    @property
-    def taken(self) -> Candidate:
-        """What this replica is expected to hold and to compute."""
-        return self.decision.chosen if self.side is None else self.side
-
-    @property
-    def computes(self) -> Choice:
-        """Where the prompt is computed."""
-        return self if self.prefill is None else self.prefill
-
-
 class Attempt:
     """One dispatch. Made at the moment of dispatch, released exactly once."""
 
@@ -112,7 +60,7 @@ class Attempt:
         self.part = part
         self.sent = False
         self.choice = choice
-        self.engine = choice.engine
+        self.engine, self.place = choice.engine, choice.place
         self.started_s = time.monotonic()
         self.upstream: Upstream | None = None
         self.speed_learned = False  # at the first byte
@@ -124,23 +72,23 @@ class Attempt:
         self._owner = owner
         self._headers_seen = self._resident = self._told = self._released = False
         self._first_byte_s = math.inf
-        chosen, engine = choice.taken, choice.engine
+        chosen, engine, place = choice.taken, choice.engine, choice.place
         self.tokens_ahead = chosen.queued_tokens + chosen.foreign_tokens
-        engine.working_set.touch(prefix.marks(prompt.digests), self.started_s)
-        self.was_idle = engine.in_flight == 0 and plane.siblings.load(engine.url, self.started_s).in_flight == 0
+        place.working_set.touch(prefix.marks(prompt.digests), self.started_s)
+        self.was_idle = place.in_flight == 0 and plane.siblings.load(place.key, self.started_s).in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
         limit_s = plane.config.first_byte_s if call.stream or choice.pair is not None else 1.5 * chosen.expected_ttft_s + 0.25
-        engine.in_flight += 1
+        place.take()
         engine.work.change(1, self.started_s)
         self._promised_tokens = prompt.tokens + OUTPUT_TOKENS
         engine.promised_tokens += self._promised_tokens
         engine.sequences += call.sequences
         self._breaker = Breaker() if probe else engine.breaker  # an audit neither opens a door for clients nor closes one
-        self._entry = engine.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
+        self._entry = place.ledger.add(chosen.uncached_tokens, until_s=self.started_s + limit_s)
         self._probe = self._breaker.begin(self.started_s)
         self.prediction = learn.predict(plane, choice, prompt, namespace=self._namespace, owner=owner, probe=probe)
-        self._serial = plane.outbox.placed(self._namespace, owner, engine.url, self._digests, index=plane.index, sequences=call.sequences)
-        self._ticket = plane.index.dispatched(self._namespace, self._digests, engine.url, owner=owner)
+        self._serial = plane.outbox.placed(self._namespace, owner, place.key, self._digests, index=plane.index, sequences=call.sequences)
+        self._ticket = plane.index.dispatched(self._namespace, self._digests, place.key, owner=owner)
 
     def headers_seen(self, status: int) -> None:
         self.status = status
@@ -149,14 +97,14 @@ class Attempt:
     def first_byte(self, now_s: float) -> None:
         """Prefill is over: the tokens leave the ledger, the prompt is resident."""
         self._first_byte_s = now_s
-        self.engine.ledger.release(self._entry)
+        self.place.ledger.release(self._entry)
         self._plane.waiting.wake(self._plane)
         if not self._resident:
             self._resident = True
             self._confirm(now_s)
 
     def _confirm(self, now_s: float) -> None:
-        self._plane.index.confirmed(self._namespace, self._digests, self.engine.url, self._ticket, now_s, owner=self._owner)
+        self._plane.index.confirmed(self._namespace, self._digests, self.place.key, self._ticket, now_s, owner=self._owner)
         self._plane.outbox.settled(self._serial, confirmed=True, at_s=now_s)
 
     def explained_blocks(self) -> int | None:
@@ -165,7 +113,9 @@ class Attempt:
             return None
         if not self._plane.siblings.told_all_before(self._first_byte_s):
             return None
-        return self._plane.index.explained(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner)
+        # Of whatever rank: what stands between may drop the header, and then a hit at another rank is the namespace's own all the same.
+        tickets = {key: self._ticket if key == self.place.key else 0 for key in self.engine.keys}
+        return self._plane.index.explained_anywhere(self._namespace, self._digests, tickets, owner=self._owner)
 
     def succeeded(self, *, whole: bool = True) -> None:
         """Say that the replica did well: at the end of a whole answer, or already at its beginning where that answers a half-open breaker's question.
@@ -197,17 +147,17 @@ class Attempt:
         now_s = time.monotonic()
         if self.upstream is not None:
             self.upstream.close()
-        self.engine.ledger.release(self._entry)
+        self.place.ledger.release(self._entry)
         if not self._resident:
             if self._headers_seen and self.error is None:
                 self._confirm(now_s)
             else:
                 certain = not self.sent or self.error in _NEVER_RAN
-                self._plane.index.dropped(self._namespace, self._digests, self.engine.url, self._ticket, owner=self._owner, certain=certain)
+                self._plane.index.dropped(self._namespace, self._digests, self.place.key, self._ticket, owner=self._owner, certain=certain)
                 self._plane.outbox.settled(self._serial, confirmed=False, certain=certain, at_s=now_s)
         if not self._told:
             self._breaker.undecided(probe=self._probe)
-        self.engine.in_flight -= 1
+        self.place.give_back()
         self.engine.work.change(-1, now_s)
         self.engine.promised_tokens = 0.0 if self.engine.in_flight == 0 else self.engine.promised_tokens - self._promised_tokens
         self._plane.outbox.wake()
@@ -221,6 +171,7 @@ class Attempt:
             error=self.error,
             duration_s=now_s - self.started_s,
             part=self.part,
+            dp_rank=None if self.choice.rank is None else self.choice.rank.number,
         )
 
 
@@ -434,7 +385,7 @@ class Flight:
             slo_ttft_s=endpoint.slo.ttft_s if endpoint and endpoint.slo else None,
             slo_attainable=decision.attainable if decision else True,
             spilled=self.spilled,
-            considered=0 if self.candidates is None else len(self.candidates),
+            considered=0 if self.candidates is None else self.candidates.considered(),
             best_matched_tokens=0 if self.candidates is None else self.candidates.best_matched_tokens(),
             prefill_tokens_per_s=self.prefill_tokens_per_s,
             trial=record_parts.trial(self.trial, beside),

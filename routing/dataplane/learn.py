@@ -17,7 +17,8 @@ from routing.dataplane.openai import Call
 
 if TYPE_CHECKING:
     from routing.core.stream import Usage
-    from routing.dataplane.inflight import Attempt, Choice, Flight, Prompt
+    from routing.dataplane.choice import Choice, Prompt
+    from routing.dataplane.inflight import Attempt, Flight
     from routing.dataplane.state import Plane
     from routing.dataplane.transfer import Transfer
 
@@ -46,17 +47,17 @@ class Prediction:
 
 def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, owner: bytes, probe: bool) -> Prediction:
     """Note the prediction at the moment of dispatch, before other answers change what is known."""
-    target, chosen, now_s = (choice.engine.url, 0), choice.taken, time.monotonic()
+    target, chosen, now_s = choice.place.target, choice.taken, time.monotonic()
     by_events = chosen.evidence == "event"
     exact = chosen.residency == "exact" and prompt.exact and chosen.evidence in ("event", "none")
     kappa = min(1.0, plane.trust.kappa(target, owner, namespace, exact=by_events, now_s=now_s))
     history_tokens = None
     if exact:
-        blocks = plane.index.known(namespace, prompt.digests, target[0], owner=owner)
+        blocks = plane.index.known(namespace, prompt.digests, choice.place.key, owner=owner)
         history_tokens = min(prompt.tokens, int(prefix.covered_bytes(blocks) / prompt.bytes_per_token))
     full_report = not probe and choice.replica.engine.full_report is not None and plane.trust.takes_full_report(target, owner, namespace, now_s)
     if full_report:
-        for rank in plane.residency.ranks.get(target[0], ()):
+        for rank in plane.residency.ranks.get(target[0], ()) if choice.rank is None else (target[1],):
             plane.events.use_set_semantics((target[0], rank))
     return Prediction(
         target=target,
@@ -77,10 +78,10 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
 
 def _pressure(plane: Plane, choice: Choice, prompt: Prompt) -> float:
     """The share of the engine's cache that the router's history fills; 0 where its size is not known."""
-    capacity_tokens = choice.engine.capacity_tokens
+    capacity_tokens = choice.place.capacity_tokens
     if not capacity_tokens:
         return 0.0
-    return plane.index.size(choice.engine.url) * prefix.BLOCK_BYTES / prompt.bytes_per_token / capacity_tokens
+    return plane.index.size(choice.place.key) * prefix.BLOCK_BYTES / prompt.bytes_per_token / capacity_tokens
 
 
 def first_byte(flight: Flight, attempt: Attempt, now_s: float) -> None:

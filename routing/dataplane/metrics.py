@@ -210,11 +210,12 @@ class PlaneCollector(Collector):
         yield CounterMetricFamily("saltroute_trust_dropped", "Accounts of trust given up to stay within the bounds", value=plane.trust.dropped)
         sizes = plane.index.sizes()
         for url, engine in plane.engines.items():
-            held, gone = sizes.get(url, (0, 0))
-            trust = plane.trust.report((url, 0), now_s)
+            places = [sizes.get(key, (0, 0)) for key in engine.keys]
+            held, gone = sum([blocks for blocks, _ in places]), sum([evicted for _, evicted in places])
+            trust = plane.trust.report_of(engine.targets, now_s)
             values = {
                 "in_flight": engine.in_flight,
-                "queued": engine.ledger.queued(now_s)[0],
+                "queued": engine.queued(now_s)[0],
                 "open": engine.breaker.state(now_s) != "closed",
                 "up": engine.reachable(),
                 "rate": engine.calibration.rate(None, now_s),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
 from namespaces.core.salts import Namespace
-from routing.core import filters, prefix
+from routing.core import filters, prefix, scheduler
 from routing.core.candidates import ramp
-from routing.core.types import Replica
+from routing.core.ranks import OTHER_RANK
+from routing.core.types import Ask, Replica
 from routing.dataplane import evidence
-from routing.dataplane.inflight import Prompt
+from routing.dataplane.choice import Prompt
+from routing.dataplane.ranks import Rank
 from routing.dataplane.state import EndpointState, Engine, Plane
 from routing.dataplane.view import EndpointView, ReplicaView
 
@@ -22,13 +25,15 @@ text = lru_cache(maxsize=4096)(UUID.__str__)  # ids of replicas, which each deci
 class Pictures:
     """Takes pictures of an endpoint's replicas for one request. What all of them have in common is worked out once.
 
-    ``head`` ranks cold replicas; ``tried`` are replicas that failed the request; a ``pinned`` request goes where its audit says. ``tau_s`` is how
-    fast beliefs fade, ``owner`` whose budget of the index the namespace's entries count against. ``now_s`` is monotonic.
+    ``head`` ranks cold replicas; ``tried`` are replicas that failed the request. A ``pinned`` request goes where its audit says, and there to the
+    rank that the audit's number falls on: all probes of one audit meet one cache. ``tau_s`` is how fast beliefs fade, ``owner`` whose budget of the
+    index the namespace's entries count against. ``now_s`` is monotonic. ``others`` are ranks that did worse than the one their replica is pictured
+    by.
     """
 
     __slots__ = (
-        *("_covered_bytes", "_endpoint", "_head", "_key", "_namespace", "_now_s", "_owner", "_pinned"),
-        *("_plane", "_pool_rate", "_prompt", "_state", "_tau_s", "_tried"),
+        *("_ask", "_covered_bytes", "_endpoint", "_head", "_key", "_namespace", "_now_s", "_owner", "_pinned"),
+        *("_plane", "_pool_rate", "_prompt", "_state", "_tau_s", "_tried", "others"),
     )
 
     def __init__(
@@ -36,6 +41,7 @@ class Pictures:
         plane: Plane,
         endpoint: EndpointView,
         state: EndpointState,
+        ask: Ask,
         *,
         namespace: Namespace,
         prompt: Prompt,
@@ -43,7 +49,7 @@ class Pictures:
         head: Sequence[bytes],
         tau_s: float,
         tried: Collection[UUID],
-        pinned: bool,
+        pinned: int | None,
         now_s: float,
     ) -> None:
         self._plane, self._endpoint, self._state = plane, endpoint, state
@@ -51,22 +57,27 @@ class Pictures:
         self._covered_bytes = prefix.covered_bytes(len(prompt.digests))
         self._head = prefix.rank_stem(namespace.index_seed, head)
         self._pool_rate, self._tau_s = plane.pool_rate(endpoint), tau_s
-        self._tried, self._pinned, self._now_s = tried, pinned, now_s
+        self._tried, self._pinned, self._now_s, self._ask = tried, pinned, now_s, ask
+        self.others: list[Replica] = []
 
-    def take(self, replica: ReplicaView, part: Literal["answer", "prefill"] = "answer") -> Replica:
-        """One replica. Of one that may not be chosen nothing is worked out but why."""
+    def take(self, replica: ReplicaView, part: Literal["answer", "prefill"] = "answer", rank: Rank | None = None) -> Replica:
+        """One replica, or one ``rank`` of it. Of one that may not be chosen nothing is worked out but why. A replica of several ranks is as good as
+        the best of them."""
         plane, endpoint, prompt, now_s = self._plane, self._endpoint, self._prompt, self._now_s
         entry = replica.entry
         url, engine = entry.url, plane.engine(entry.url)
         refusal = self._refusal(replica, engine, part)
         if refusal is not None:
             return Replica(id=text(entry.id), name=entry.name, refusal=refusal, in_flight=engine.in_flight)
+        if rank is None and engine.ranks:
+            return self._best_rank(replica, engine, part)
         key, owner = self._key, self._owner
-        belief = evidence.believe(plane, url, key, prompt, owner=owner, now_s=now_s, tau_s=self._tau_s)
-        kappa = min(1.0, plane.trust.kappa((url, 0), owner, key, exact=belief.evidence == "event", now_s=now_s))
-        queued_tokens, waiting = engine.ledger.queued(now_s)
-        foreign_tokens, foreign_running = engine.foreign(now_s)
-        shared = plane.siblings.load(url, now_s)
+        place, name, target = (engine, url, (url, 0)) if rank is None else (rank, rank.key, rank.target)
+        belief = evidence.believe(plane, url, key, prompt, owner=owner, now_s=now_s, tau_s=self._tau_s, rank=rank)
+        kappa = min(1.0, plane.trust.kappa(target, owner, key, exact=belief.evidence == "event", now_s=now_s))
+        queued_tokens, waiting = place.ledger.queued(now_s)
+        foreign_tokens, foreign_running = place.foreign(now_s)
+        shared = plane.siblings.load(name, now_s)
         adapter = engine.adapter_price(endpoint.entry.served_model, now_s, declared=endpoint.entry.adapter is not None)
         calibration = engine.calibration
         return Replica(
@@ -74,8 +85,8 @@ class Pictures:
             name=entry.name,
             queued_tokens=queued_tokens + shared.queued_tokens,
             foreign_tokens=foreign_tokens,
-            active_decodes=max(0, engine.in_flight - waiting) + shared.decodes + foreign_running,
-            in_flight=engine.in_flight + round(shared.in_flight),
+            active_decodes=max(0, place.in_flight - waiting) + shared.decodes + foreign_running,
+            in_flight=place.in_flight + round(shared.in_flight),
             last_chosen=self._state.chosen.get(entry.id, 0),
             matched_tokens=belief.matched_tokens,
             confidence=belief.confidence * kappa,
@@ -86,10 +97,10 @@ class Pictures:
             fixed_s=calibration.fixed_s,
             network_s=calibration.network_s,
             decode_interference=calibration.gamma,
-            working_set_blocks=engine.working_set.size(now_s),
-            capacity_blocks=int((engine.capacity_tokens or 0) * prompt.bytes_per_token / prefix.WIDE_BYTES),
+            working_set_blocks=place.working_set.size(now_s),
+            capacity_blocks=int((place.capacity_tokens or 0) * prompt.bytes_per_token / prefix.WIDE_BYTES),
             reuse_share=calibration.reuse_share,
-            kv_used=engine.kv_share(now_s),
+            kv_used=place.kv_share(now_s),
             max_concurrency=entry.max_concurrency,
             ramp=ramp(now_s - engine.returned_at_s),
             lower_tokens=belief.lower_tokens * kappa,
@@ -100,8 +111,18 @@ class Pictures:
             adapter_s=adapter.own_s,
             displaced_s=adapter.displaced_s,
             slot=adapter.slot,
-            rank=prefix.rank(self._head, entry.id.bytes),
+            rank=prefix.rank(self._head, entry.id.bytes if rank is None else entry.id.bytes + bytes((rank.number,))),
+            dp_rank=None if rank is None else rank.number,
         )
+
+    def _best_rank(self, replica: ReplicaView, engine: Engine, part: Literal["answer", "prefill"]) -> Replica:
+        """The replica as its best rank: cache and queue are that rank's, requests in flight are all, since those a declaration bounds."""
+        ranks = [self.take(replica, part, rank) for rank in engine.ranks]
+        pinned, policy = self._pinned, self._endpoint.policy
+        best = scheduler.best_rank(self._ask, ranks, policy) if pinned is None else ranks[pinned % len(ranks)]
+        self.others += [dataclasses.replace(one, refusal=OTHER_RANK) for one in ranks if one is not best]
+        in_flight = engine.in_flight + round(self._plane.shared(engine, self._now_s).in_flight)
+        return dataclasses.replace(best, in_flight=in_flight, rank=prefix.rank(self._head, replica.entry.id.bytes))
 
     def _refusal(self, replica: ReplicaView, engine: Engine, part: Literal["answer", "prefill"]) -> str | None:
         endpoint, entry, now_s = self._endpoint, replica.entry, self._now_s
@@ -113,7 +134,7 @@ class Pictures:
             tried=entry.id in self._tried,
             serves=not replica.engine.checks_model or engine.serves(endpoint.entry.served_model, now_s),
         )
-        if self._pinned:
+        if self._pinned is not None:
             return filters.refusal_of_pinned(condition)
         return filters.refusal(
             entry,

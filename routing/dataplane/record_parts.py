@@ -40,6 +40,7 @@ def candidate(one: Candidate) -> CandidateRecord:
         evidence_age_s=one.evidence_age_s,
         residency=one.residency,
         terms=one.terms,
+        dp_rank=one.dp_rank,
     )
 
 

@@ -14,7 +14,7 @@ from routing.core import residency_state
 from routing.core.residency_state import Reason, Residency, State, Transition
 
 MAX_CHANGES = 100  # kept for the report, the newest
-# From least to most useful: an engine of several ranks is as good as its worst, since its own balancer picks the rank.
+# From least to most useful: an engine of several ranks is as good as its worst, where its own balancer picks the rank.
 _WORST_FIRST: tuple[State, ...] = ("history", "degraded", "warming", "exact")
 _LOSSES: frozenset[Reason] = frozenset({"relearning", "gap", "malformed"})
 Target = tuple[str, int]
@@ -108,6 +108,11 @@ class Book:
         worst = min(held.values(), key=lambda one: _WORST_FIRST.index(one.state))
         shown = self._shown[url] = Shown(worst.state, worst.reason, worst.since_s, tuple((url, rank) for rank in held))
         return shown
+
+    def of_rank(self, target: Target) -> Shown:
+        """One rank's state, where requests name it."""
+        known = self._of(target)
+        return NO_EVENTS if known is None else Shown(known.state, known.reason, known.since_s, (target,))
 
     def report(self) -> list[dict[str, object]]:
         """The newest changes, oldest first."""

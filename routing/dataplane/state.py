@@ -44,6 +44,7 @@ from routing.dataplane.config import Config
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.quotas import QuotaDesk
+from routing.dataplane.ranks import SCRAPE_FADE_S, SCRAPE_TOO_OLD_S, Rank, Scrape
 from routing.dataplane.residency import Book
 from routing.dataplane.spans import Tracing
 from routing.dataplane.telemetry import Telemetry
@@ -51,8 +52,6 @@ from routing.dataplane.tokens import TokenDesk
 from routing.dataplane.unserved import Unserved
 from routing.dataplane.view import EMPTY, EndpointView, Lookups, PlaneView, ReplicaView
 
-SCRAPE_FADE_S = 5.0
-SCRAPE_TOO_OLD_S = 15.0
 MISSES_UNTIL_UNREACHABLE = 2
 MODELS_TOO_OLD_S = 180.0  # a list of models that is older says nothing any more
 MODELS_AGAIN_S = 5.0  # before a list of models that refused somebody is asked for again
@@ -61,15 +60,6 @@ if TYPE_CHECKING:
     from routing.dataplane.waiting import Waiting
 
 Health = Literal["unknown", "ok", "failing", "blocked"]
-
-
-@dataclass(slots=True)
-class Scrape:
-    """Others' work on an engine, as of ``at_s`` (monotonic): what it reported minus what was ours and our siblings' at that moment."""
-
-    at_s: float
-    foreign_waiting: float
-    foreign_running: float
 
 
 @dataclass(slots=True)
@@ -107,10 +97,45 @@ class Engine:
     sequences_scraped: int = 0  # as of the latest scrape
     counts_requests: bool = False  # it says how many requests it finished
     served_others: bool = False  # it finished more than this router sent: others use it too
+    ranks: tuple[Rank, ...] = ()  # data-parallel ranks that requests name; none where there is one, or the engine chooses
+
+    @property
+    def key(self) -> str:
+        """What stands for it as a place that requests go to (:mod:`routing.dataplane.ranks`)."""
+        return self.url
+
+    @property
+    def target(self) -> tuple[str, int]:
+        return self.url, 0
+
+    @property
+    def targets(self) -> tuple[tuple[str, int], ...]:
+        """Where its answers are judged: at each rank that requests name, else at one."""
+        return tuple(rank.target for rank in self.ranks) or (self.target,)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its own, and those of ranks that requests name."""
+        return self.url, *[rank.key for rank in self.ranks]
+
+    def take(self) -> None:
+        """A request is sent there."""
+        self.in_flight += 1
+
+    def give_back(self) -> None:
+        """It ended."""
+        self.in_flight -= 1
+
+    def queued(self, now_s: float) -> tuple[float, int]:
+        """Tokens and requests of this router without their first token, over all ranks."""
+        found = [self.ledger.queued(now_s), *[rank.ledger.queued(now_s) for rank in self.ranks]]
+        return sum([tokens for tokens, _ in found]), sum([waiting for _, waiting in found])
 
     def restarted(self) -> None:
         """Its process is another one. What was sent since the last scrape may have reached either."""
         self.working_set.clear()
+        for rank in self.ranks:
+            rank.working_set.clear()
         self.adapters.clear()
         self.restarts += 1
         self.facts, self.facts_due_s = Facts(), 0.0
@@ -154,7 +179,7 @@ class Engine:
 
         What siblings began a moment ago they have not said yet: where there are siblings, foreign is only what two scrapes in a row show.
         """
-        _, waiting = self.ledger.queued(now_s)
+        _, waiting = self.queued(now_s)
         self.waiting = load.waiting
         if load.running_adapters is not None:
             self.adapters.observe(load.running_adapters, load.adapter_slots, now_s)
@@ -244,6 +269,7 @@ class Plane:
     view: PlaneView = EMPTY
     feed: Feed = field(default_factory=Feed)
     engines: dict[str, Engine] = field(default_factory=dict)
+    ranks: dict[str, Rank] = field(default_factory=dict)  # those that requests name, by key; replaced whole when they change
     index: HistoryIndex = field(default_factory=partial(HistoryIndex, extent=prefix.extent))
     events: EventIndex = field(default_factory=EventIndex)  # what engines' own events show
     kv_waiting: ByteBudget = field(default_factory=ByteBudget)  # bytes of KV events received and not applied yet
@@ -298,15 +324,42 @@ class Plane:
         self.quotas.swapped(view)
         self.forget_unused()
 
+    def set_ranks(self, engine: Engine, count: int) -> None:
+        """Let requests to an engine name one of ``count`` ranks; 0: none. Those under way keep what they took."""
+        if count == len(engine.ranks):
+            return
+        for rank in engine.ranks:
+            self.index.forget(rank.key)
+        engine.ranks = tuple(Rank(engine, number) for number in range(count))
+        kept = {key: rank for key, rank in self.ranks.items() if rank.engine is not engine}
+        self.ranks = kept | {rank.key: rank for rank in engine.ranks}
+        self.set_capacity(engine)
+
+    def known_engine(self, key: str) -> Engine | None:
+        """The engine of a place: its own key, or that of one of its ranks."""
+        rank = self.ranks.get(key)
+        return self.engines.get(key) if rank is None else rank.engine
+
+    def shared(self, engine: Engine, now_s: float) -> Shared:
+        """What siblings have at an engine, over all its ranks."""
+        found = [self.siblings.load(key, now_s) for key in engine.keys]
+        return Shared(sum([one.queued_tokens for one in found]), sum([one.waiting for one in found]), sum([one.in_flight for one in found]))
+
+    def forget_history(self, engine: Engine) -> None:
+        """What was sent there says nothing any more."""
+        for key in engine.keys:
+            self.index.forget(key)
+
     def forget_residency(self, url: str) -> None:
         """The engine's cache is gone, by its own word."""
-        self.index.forget(url)
+        self.forget_history(self.engine(url))
         for rank in self.residency.ranks.get(url, {}):
             self.events.clear((url, rank))
 
     def forget_unused(self) -> None:
         """Drop engines that are in no snapshot and have no request left."""
         for url in [url for url, engine in self.engines.items() if url not in self.replicas and engine.in_flight == 0]:
+            self.set_ranks(self.engines[url], 0)
             del self.engines[url]
             self.index.forget(url)
             self.trust.forget_engine(url)
@@ -333,7 +386,10 @@ class Plane:
         states = [self.endpoints.get(endpoint_id) for endpoint_id in self.used_by.get(engine.url, ())]
         ratios = [state.ratio.bytes_per_token for state in states if state is not None]
         bytes_per_token = sum(ratios) / len(ratios) if ratios else ByteRatio().bytes_per_token
-        self.index.set_capacity(engine.url, int(min(64 * prefix.MAX_BYTES, engine.capacity_tokens * bytes_per_token)) // prefix.BLOCK_BYTES)
+        blocks = int(min(64 * prefix.MAX_BYTES, engine.capacity_tokens * bytes_per_token)) // prefix.BLOCK_BYTES
+        self.index.set_capacity(engine.url, blocks)
+        for rank in engine.ranks:
+            self.index.set_capacity(rank.key, blocks // len(engine.ranks))
 
     def _residency(self, url: str, shown: Mapping[tuple[str, int], Sizes], now_s: float) -> dict[str, object]:
         """The state of an engine's events, why, since when, and how many blocks they show."""
@@ -353,11 +409,12 @@ class Plane:
                 "condition": engine.condition(now_s),
                 "in_flight": engine.in_flight,
                 "max_concurrency": self.replicas[url].entry.max_concurrency if url in self.replicas else None,
-                "queued_tokens": round(engine.ledger.queued(now_s)[0]),
+                "queued_tokens": round(engine.queued(now_s)[0]),
                 "waiting": engine.waiting,
                 **self._residency(url, shown, now_s),
-                "residency_blocks": sizes.get(url, (0, 0))[0],
-                "trust": msgspec.to_builtins(self.trust.report((url, 0), now_s)),
+                "residency_blocks": sum(sizes.get(key, (0, 0))[0] for key in engine.keys),
+                "trust": msgspec.to_builtins(self.trust.report_of(engine.targets, now_s)),
+                "named_ranks": len(engine.ranks),
                 "build": engine.facts.digest(self.replicas[url].entry.engine) if url in self.replicas else None,
                 "block_size_tokens": engine.facts.block_tokens,
                 "calibration": {

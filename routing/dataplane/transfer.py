@@ -27,7 +27,8 @@ from routing.dataplane import learn, outgoing, upstream
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 if TYPE_CHECKING:
-    from routing.dataplane.inflight import Attempt, Choice, Flight
+    from routing.dataplane.choice import Choice
+    from routing.dataplane.inflight import Attempt, Flight
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
 
@@ -100,7 +101,8 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
         return NOTHING
     flight.alone = True
     replica = attempt.choice.replica
-    headers = upstream.request_headers(replica, stream=False, presented_parents=trace_parents, trace_id=flight.decision_id.hex)
+    trace_id, rank = flight.decision_id.hex, attempt.choice.rank
+    headers = upstream.request_headers(replica, stream=False, presented_parents=trace_parents, trace_id=trace_id, rank=rank)
     attempt.span_id = tracecontext.span_id(headers["traceparent"])
     written, left_out = wire.of_prefill(call.body.value)
     body = outgoing.body_for(flight, attempt, written=written, left_out=left_out, transfer=wire.PREFILL)

@@ -33,6 +33,7 @@ from yarl import URL
 
 from routing.core import tracecontext
 from routing.dataplane.config import Config
+from routing.dataplane.ranks import Rank
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
 
@@ -124,7 +125,7 @@ def make_session(config: Config, *, pooled: bool, resolver: aiohttp.abc.Abstract
 HOP_HEADER = "X-Saltroute-Hop"  # says to a router that another one sent this: somebody registered a router as a replica
 
 
-def request_headers(replica: ReplicaView, *, stream: bool, presented_parents: list[str], trace_id: str) -> dict[str, str]:
+def request_headers(replica: ReplicaView, *, stream: bool, presented_parents: list[str], trace_id: str, rank: Rank | None = None) -> dict[str, str]:
     """All headers that an engine receives, but Host and Content-Length. The request id is drawn anew and cannot be guessed."""
     headers = {
         "Content-Type": "application/json",
@@ -135,6 +136,8 @@ def request_headers(replica: ReplicaView, *, stream: bool, presented_parents: li
         "X-Request-Id": f"sr-{uuid.uuid4().hex}",
         "traceparent": tracecontext.child(presented_parents, trace_id=trace_id, span_id=os.urandom(8).hex()),
     }
+    if rank is not None and replica.engine.rank_header is not None:
+        headers[replica.engine.rank_header] = str(rank.number)
     if replica.credential is not None:
         headers["Authorization"] = f"Bearer {replica.credential}"
     return headers

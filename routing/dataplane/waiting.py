@@ -28,7 +28,8 @@ from routing.dataplane.choose import choose
 from routing.dataplane.errors import ApiError
 
 if TYPE_CHECKING:
-    from routing.dataplane.inflight import Attempt, Choice, Flight
+    from routing.dataplane.choice import Choice
+    from routing.dataplane.inflight import Attempt, Flight
     from routing.dataplane.state import Plane
     from routing.dataplane.view import EndpointView
 
@@ -182,7 +183,7 @@ class Waiting:
             held_bytes = chosen.matched_tokens * prompt.bytes_per_token
         else:
             key = namespace.key
-            held_blocks = plane.index.settled(key, prompt.digests, choice.computes.replica.url, owner=flight.owner)
+            held_blocks = plane.index.settled(key, prompt.digests, choice.computes.place.key, owner=flight.owner)
             held_bytes = prefix.covered_bytes(held_blocks)
         position = prefix.whole_blocks(int(held_bytes + gate.MIN_TOKENS * prompt.bytes_per_token))
         if position >= len(prompt.digests):

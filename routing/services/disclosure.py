@@ -14,6 +14,7 @@ import msgspec
 
 from routing.core import cause_words
 from routing.core.cause import ESTIMATED, OF_THE_REPLICA, PARTS, folded
+from routing.core.ranks import OTHER_RANK
 from routing.core.record import CandidateRecord, CauseRecord, DecisionRecord
 
 WAIT_STEP_S = 0.5
@@ -38,6 +39,7 @@ class CandidateOut(msgspec.Struct, frozen=True, kw_only=True):
     score_s: float | None
     queued_tokens: float | None
     in_flight: int | None
+    dp_rank: int | None = None  # the engine's data-parallel rank, where requests name one
 
 
 class AttemptOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,7 @@ class AttemptOut(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None
     error: str | None
     duration_s: float
+    dp_rank: int | None = None  # the engine's data-parallel rank that it named
 
 
 class PartOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +113,19 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
         replica_id=record.replica_id if record.replica_id is not None and own(record.replica_id) else None,
         pool_wait_s=_rounded_wait(foreign),
         candidates=[
-            _candidate(candidate, shown, own=own(candidate.replica_id), chosen=candidate.replica_id == record.replica_id)
-            for candidate in record.candidates
+            _candidate(one, shown, own=own(one.replica_id), chosen=one.replica_id == record.replica_id and one.refusal != OTHER_RANK)
+            for one in record.candidates
+            if one.refusal != OTHER_RANK or own(one.replica_id)  # what a shared replica is made of is the platform's
         ],
         attempts=[
-            AttemptOut(replica=shown[one.replica_id], status=one.status, error=one.error, duration_s=one.duration_s) for one in record.attempts
+            AttemptOut(
+                replica=shown[one.replica_id],
+                status=one.status,
+                error=one.error,
+                duration_s=one.duration_s,
+                dp_rank=one.dp_rank if own(one.replica_id) else None,
+            )
+            for one in record.attempts
         ],
         cause=None if record.cause is None else _cause(record, record.cause, shown, own=_all_own(record, own_replica_ids)),
         record=rest,
@@ -215,4 +226,5 @@ def _candidate(candidate: CandidateRecord, names: dict[str, str], *, own: bool, 
         score_s=candidate.score_s if own else None,
         queued_tokens=candidate.queued_tokens if own else None,
         in_flight=candidate.in_flight if own else None,
+        dp_rank=candidate.dp_rank if own else None,
     )

@@ -129,7 +129,7 @@ def _rounded(summary: Summary) -> Summary:
 
 def _example(record: DecisionRecord, redone: Redone, own_replica_ids: set[str] | None) -> Example:
     names = disclosure.names(record, own_replica_ids)
-    kept = {one.replica_id: one for one in record.candidates}
+    kept = {one.replica_id: one for one in record.candidates if one.refusal is None}
     found: list[Weighed] = []
     for after in redone.candidates:
         before = kept[after.replica_id]

@@ -1,4 +1,8 @@
-"""vLLM: ``cache_salt`` enters the hash of the first block and every later one through its parent. Observed on 0.32.0."""
+"""vLLM: ``cache_salt`` enters the hash of the first block and every later one through its parent. Observed on 0.32.0.
+
+``X-data-parallel-rank`` pins a request to a rank of several behind one URL: from vLLM's public sources, not tried on a live engine of several ranks.
+A number outside the range is refused with a 400, what is no number is passed over.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +19,5 @@ ENGINE = Engine(
     transfer_field="kv_transfer_params",
     checks_model=True,
     full_report=("vllm_xargs", "kv_cache_report_mode", '"full"'),
+    rank_header="X-data-parallel-rank",
 )

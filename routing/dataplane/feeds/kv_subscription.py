@@ -26,6 +26,7 @@ from routing.core.residency_state import Reason
 from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
 from routing.dataplane.feeds.kv_sockets import MAX_MESSAGE_BYTES, EventSockets
 from routing.dataplane.feeds.kv_sources import Source
+from routing.dataplane.ranks import Rank
 from routing.dataplane.state import Engine, Plane
 from routing.outbound import guard
 from routing.outbound.literal import checked_literal
@@ -342,7 +343,7 @@ class Subscription:
         self._count("restart")
         self._lost = False
         self._plane.events.set_generation(self.target, action.generation, now_s)
-        self._plane.index.forget(self.engine.url)  # a scrape may not have seen it yet
+        self._plane.index.forget(judged_at(self.engine, self.target).key)  # a scrape may not have seen it yet
         self._plane.residency.restarted(self.target, now_s)
 
     def _begin_anew(self, now_s: float, reason: Reason = "relearning") -> None:
@@ -407,7 +408,12 @@ def look(plane: Plane, engine: Engine, target: tuple[str, int], sizes: Sizes, *,
         book.add(target, "budget", now_s)
     else:
         book.drop(target, "budget", now_s=now_s)
-    if plane.trust.verdict((target[0], 0)) in ("demote", "flag"):
+    if plane.trust.verdict(judged_at(engine, target).target) in ("demote", "flag"):
         book.add(target, "kappa", now_s)
     else:
         book.drop(target, "kappa", now_s=now_s)
+
+
+def judged_at(engine: Engine, target: tuple[str, int]) -> Engine | Rank:
+    """Where answers that hit what ``target`` shows are counted: at that rank, where requests name it."""
+    return next((rank for rank in engine.ranks if rank.target == target), engine)

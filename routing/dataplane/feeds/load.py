@@ -17,6 +17,7 @@ import aiohttp
 
 from routing.core import build
 from routing.core.exposition import read_load
+from routing.core.ranks import addressable
 from routing.dataplane.feeds import kv_sources
 from routing.dataplane.state import MISSES_UNTIL_UNREACHABLE, Engine, Plane
 from routing.dataplane.view import ReplicaView
@@ -107,7 +108,7 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
             engine.restarted()
             engine.returned_at_s = time.monotonic()
             engine.breaker.came_back(time.monotonic())
-            plane.index.forget(engine.url)
+            plane.forget_history(engine)
             plane.trust.forget_engine(engine.url)
             plane.links.forget(engine.url)
             log.info("an engine was restarted; its residency is forgotten")
@@ -120,7 +121,14 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
     if load.running is not None or load.waiting is not None:
         now_s = time.monotonic()
-        engine.scraped(load, now_s, plane.siblings.load(engine.url, now_s) if plane.siblings.believed(now_s) else None)
+        believed = plane.siblings.believed(now_s)
+        if replica.engine.rank_header is not None:
+            rows = None if load.ranks is None else [one.number for one in load.ranks]
+            published = [source.rank for source in engine.sources or ()]
+            plane.set_ranks(engine, addressable(rows, published) if plane.config.name_ranks else 0)
+        engine.scraped(load, now_s, plane.shared(engine, now_s) if believed else None)
+        for rank, row in zip(engine.ranks, load.ranks or (), strict=False):
+            rank.scraped(row, now_s, plane.siblings.load(rank.key, now_s) if believed else None)
     if load.capacity_tokens is not None:
         engine.capacity_tokens = load.capacity_tokens
         plane.set_capacity(engine)

@@ -29,7 +29,8 @@ from routing.core import peering, warmup
 from routing.core.peering import ANSWER, ASK, BEAT, PART, Answer, Ask, Beat, Body, Head, Load, PeeringError
 from routing.core.siblings import Effects, Here
 from routing.dataplane.keys import KeyringError, Keys, SiblingSeal
-from routing.dataplane.state import Plane
+from routing.dataplane.ranks import Rank
+from routing.dataplane.state import Engine, Plane
 
 CHANNEL = "saltroute:peers"
 PART_KEY = "saltroute:peers:warm:{}:{}"
@@ -67,7 +68,7 @@ class PeerFeed:
         self._answering: asyncio.Task[None] | None = None
         self._questions: set[asyncio.Task[int]] = set()
         self._table: Here | None = None
-        self._table_of: tuple[object, object] = (None, None)
+        self._table_of: tuple[object, object, object] = (None, None, None)
         plane.siblings.process = self.process
 
     # -- telling ------------------------------------------------------------------------------------------------------------------
@@ -92,12 +93,14 @@ class PeerFeed:
 
     async def _beat(self, valkey: Redis, *, leaving: bool = False) -> bool:
         plane, now_s = self._plane, time.monotonic()
-        plane.outbox.keep(plane.engines)
+        places: dict[str, Engine | Rank] = {**plane.engines, **plane.ranks}
+        plane.outbox.keep(places)
         loads = []
-        for url, engine in plane.engines.items():
-            queued_tokens, waiting = engine.ledger.queued(now_s)
-            if engine.in_flight or waiting or plane.outbox.asked(url):
-                loads.append(Load(peering.engine_id(url), queued_tokens, waiting, engine.in_flight, plane.outbox.asked(url)))
+        for key, place in places.items():
+            queued_tokens, waiting = place.ledger.queued(now_s)
+            in_flight = place.in_flight - (sum([rank.in_flight for rank in place.ranks]) if isinstance(place, Engine) else 0)  # ranks say theirs
+            if in_flight or waiting or plane.outbox.asked(key):
+                loads.append(Load(peering.engine_id(key), queued_tokens, waiting, in_flight, plane.outbox.asked(key)))
         heard, blocks = plane.siblings.heard(), sum(size for size, _ in plane.index.sizes().values())
         beat = plane.outbox.beat(plane.config.router_id, loads=loads, heard=heard, now_s=now_s, blocks=blocks, leaving=leaving)
         return await self._send(valkey, BEAT, beat)
@@ -132,11 +135,11 @@ class PeerFeed:
 
     def _apply(self, effects: Effects) -> None:
         """What siblings asked of an engine explains what it finished; what they asked without a word leaves its history with gaps."""
-        for url, count in effects.asked.items():
-            if (engine := self._plane.engines.get(url)) is not None:
+        for key, count in effects.asked.items():
+            if (engine := self._plane.known_engine(key)) is not None:
                 engine.sequences += count
-        for url in effects.unexplained:
-            if (engine := self._plane.engines.get(url)) is not None:
+        for key in effects.unexplained:
+            if (engine := self._plane.known_engine(key)) is not None:
                 engine.served_others = True
 
     # -- listening ----------------------------------------------------------------------------------------------------------------
@@ -221,11 +224,11 @@ class PeerFeed:
 
     def _here(self) -> Here:
         """This router's tenants, and its engines by their names between routers."""
-        view, replicas = self._plane.view, self._plane.replicas
-        if self._table is None or self._table_of[0] is not view or self._table_of[1] is not replicas:
+        view, replicas, ranks = self._plane.view, self._plane.replicas, self._plane.ranks
+        if self._table is None or any(old is not new for old, new in zip(self._table_of, (view, replicas, ranks), strict=True)):
             owners = frozenset(tenant_id.bytes for tenant_id, tenant in view.tenants.items() if not tenant.snapshot.deleted)
-            self._table = Here(index=self._plane.index, owners=owners, engines={peering.engine_id(url): url for url in replicas})
-            self._table_of = (view, replicas)
+            self._table = Here(index=self._plane.index, owners=owners, engines={peering.engine_id(key): key for key in (*replicas, *ranks)})
+            self._table_of = (view, replicas, ranks)
         return self._table
 
     # -- beginning late -----------------------------------------------------------------------------------------------------------
@@ -310,7 +313,7 @@ class PeerFeed:
             url = engines.get(known.engine)
             if url is None:
                 continue
-            engine = plane.engine(url)
+            engine = plane.known_engine(url) or plane.engine(url)
             if engine.started_at is not None and known.started_at is not None and abs(engine.started_at - known.started_at) > 0.5:
                 others.add(known.engine)  # another process by now
                 continue
@@ -342,8 +345,8 @@ class PeerFeed:
                 engine.mean_uncached_tokens,
                 engine.started_at,
             )
-            for name_here, url in engines.items()
-            if (engine := plane.engines.get(url)) is not None
+            for name_here, key in engines.items()
+            if (engine := plane.known_engine(key)) is not None
         ]
         ratios = [warmup.Ratio(one.bytes, state.ratio.bytes_per_token, state.ratio.samples) for one, state in plane.endpoints.items()]
         count = 0

@@ -24,7 +24,7 @@ process_start_time_seconds 1.79597273236e+09
 
 
 def test_the_numbers_that_matter_are_read_and_summed_over_engines() -> None:
-    assert read_load("vllm", PAGE) == EngineLoad(running=3.0, waiting=4.0, capacity_tokens=1280, started_at=1795972732.36)
+    assert read_load("vllm", PAGE) == EngineLoad(running=3.0, waiting=4.0, capacity_tokens=1280, started_at=1795972732.36, ranks=())
 
 
 def test_an_unknown_family_tells_only_its_start() -> None:
@@ -40,8 +40,9 @@ def test_nonsense_is_nothing(page: bytes) -> None:
 
 def test_rows_of_one_name_are_bounded() -> None:
     row = b'vllm:num_requests_running{engine="0"} 1\n'
-    assert read_load("vllm", row * (MAX_ROWS + 9) + PAGE) == EngineLoad(running=MAX_ROWS, waiting=4.0, capacity_tokens=1280, started_at=1795972732.36)
-    assert read_load("vllm", row + b"vllm:num_requests_running{" + b" " * MAX_ROWS_BYTES + b"} 1\n") == EngineLoad(running=1.0)
+    expected = EngineLoad(running=MAX_ROWS, waiting=4.0, capacity_tokens=1280, started_at=1795972732.36, ranks=())
+    assert read_load("vllm", row * (MAX_ROWS + 9) + PAGE) == expected
+    assert read_load("vllm", row + b"vllm:num_requests_running{" + b" " * MAX_ROWS_BYTES + b"} 1\n") == EngineLoad(running=1.0, ranks=())
 
 
 @given(st.lists(st.sampled_from([*PAGE.splitlines(), b"", b"vllm:num_requests_running", b" vllm:num_requests_running 3", b"\r"]), max_size=12))

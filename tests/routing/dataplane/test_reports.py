@@ -64,6 +64,7 @@ async def test_an_engine_is_reported_with_what_it_says_of_itself(rig: Rig) -> No
         "event_blocks": 0,
         "residency_blocks": 15,
         "trust": told["trust"],
+        "named_ranks": 0,
         "build": told["build"],
         "block_size_tokens": 32,
         "calibration": {"tokens_per_s": 8000.0, "learned": False, "fixed_s": 0.03},  # nobody has measured it yet

@@ -14,7 +14,7 @@ from namespaces.core.salts import Namespace
 from routing.core import blocks
 from routing.core.prefix import BLOCK_BYTES
 from routing.dataplane import choose, openai
-from routing.dataplane.inflight import Prompt
+from routing.dataplane.choice import Prompt
 from routing.dataplane.tokens import Found
 from routing.prompts.service import NoTokens, Prompts, Tokens
 from tests.fakes.artifacts import TEMPLATE, TOKENIZER, chatml, digest, ids_of, naming

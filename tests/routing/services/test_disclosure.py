@@ -7,7 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from routing.core.record import CandidateRecord, DecisionRecord, TransferRecord, TrialRecord
+from routing.core.ranks import OTHER_RANK
+from routing.core.record import AttemptRecord, CandidateRecord, DecisionRecord, TransferRecord, TrialRecord
 from routing.services.disclosure import disclose
 
 OWN, FOREIGN = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
@@ -64,3 +65,20 @@ def test_a_transfers_other_replica_is_named_only_where_it_is_the_tenants() -> No
     foreign, own = told
     assert foreign == {**said, "replica": "replica 1"}
     assert own == {**said, **expected, "replica": OWN[:4]}
+
+
+def test_ranks_are_shown_of_own_replicas_alone() -> None:
+    """Of how many ranks the platform's replicas are made, and which took the request, is the platform's; the chosen rank is the only one marked."""
+    whole = record("event")
+    weighed = [msgspec.structs.replace(one, dp_rank=1) for one in whole.candidates]
+    others = [msgspec.structs.replace(one, dp_rank=0, refusal=OTHER_RANK) for one in whole.candidates]
+    attempts = tuple(AttemptRecord(replica_id=one, status=200, dp_rank=1) for one in (OWN, FOREIGN))
+    whole = msgspec.structs.replace(whole, candidates=(*weighed, *others), attempts=attempts)
+    told = disclose(whole, own_replica_ids={OWN})
+    assert [(one.replica, one.dp_rank, one.chosen, one.refusal) for one in told.candidates] == [
+        (OWN[:4], 1, True, None),
+        ("replica 1", None, False, None),
+        (OWN[:4], 0, False, OTHER_RANK),
+    ]
+    assert [one.dp_rank for one in told.attempts] == [1, None]
+    assert len(disclose(whole, own_replica_ids=None).candidates) == 4
