@@ -48,6 +48,7 @@ PLANE_TRANSFERS = "tests/routing/dataplane/test_transfers.py"
 QUOTA = "tests/routing/core/test_quota.py"
 QUOTAS = "tests/routing/services/test_quotas.py"
 PLANE_QUOTAS = "tests/routing/dataplane/test_quotas.py"
+PLAYGROUND = "tests/console/views/test_playground.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
@@ -1274,6 +1275,51 @@ _REPLICA_CHECKS = [
     ),
 ]
 
+_PLAYGROUND = (
+    Mutant(
+        "one tenant holds all places of the playground",
+        "routing/services/playground/places.py",
+        "return max(1, self.limit - 1)",
+        "return self.limit",
+        (f"{PLAYGROUND}::test_places_are_bounded_for_each_tenant_and_in_all_and_come_back",),
+    ),
+    Mutant(
+        "a place that never comes back",
+        "console/views/playground.py",
+        "            close()\n        self._place.back()",
+        "            close()",
+        (f"{PLAYGROUND}::test_places_are_bounded_for_each_tenant_and_in_all_and_come_back",),
+    ),
+    Mutant(
+        "the playground asks by the path where any tenant's key opens",
+        "routing/services/playground/talk.py",
+        "/t/{quote(slug, safe='')}/v1/chat/completions",
+        "/v1/chat/completions",
+        (f"{PLAYGROUND}::test_a_chat_is_sent_as_the_tenants_client_and_comes_back_in_pieces",),
+    ),
+    Mutant(
+        "keys for the playground never end",
+        "routing/services/playground/passing_keys.py",
+        "expires_at=now + KEY_LIFE",
+        "expires_at=None",
+        (f"{PLAYGROUND}::test_a_key_for_a_quarter_of_an_hour_one_at_a_time",),
+    ),
+    Mutant(
+        "keys for the playground pile up",
+        "routing/services/playground/passing_keys.py",
+        "if before is not None:",
+        "if False:",
+        (f"{PLAYGROUND}::test_a_key_for_a_quarter_of_an_hour_one_at_a_time",),
+    ),
+    Mutant(
+        "the playground's prompts without a bound",
+        "routing/services/playground/asked.py",
+        " > MAX_PROMPT_BYTES:",
+        " > MAX_PROMPT_BYTES * 100:",
+        (f"{PLAYGROUND}::test_what_is_not_acceptable_is_named_and_never_sent",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
     *_KEYS,
@@ -1299,4 +1345,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_MEASURES,
     *_SCHEDULING,
     *_REPLICA_CHECKS,
+    *_PLAYGROUND,
 )
