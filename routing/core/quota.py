@@ -13,6 +13,7 @@ lost with Valkey's memory is there again with the next word.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ MINUTE_KEPT_S = 130
 MONTH_KEPT_S = 70 * 86_400  # so that the month before is still there to be looked at
 PREFIX = "saltroute:quota:"
 ROUTERS = f"{PREFIX}routers"
+_WHOLE = re.compile(r"-?[0-9]+", re.ASCII)
 GONE = "u"  # the field of what processes that are gone have settled in a month
 
 
@@ -187,11 +189,11 @@ class MinuteMeter:
         self.others, over = {}, []
         for name, value in fields.items():
             owner, _, number = name.partition(":")
-            slot = int(number)
-            if not _counts(slot, now_s):
+            slot, amount = _whole(number), _whole(value)
+            if slot is None or amount is None or not _counts(slot, now_s):
                 over.append(name)
             elif owner != process:
-                self.others[slot] = self.others.get(slot, 0) + int(value)
+                self.others[slot] = self.others.get(slot, 0) + amount
         return over
 
 
@@ -289,7 +291,8 @@ def _ends_s(slot: int) -> float:
 
 
 def _counts(slot: int, now_s: float) -> bool:
-    return _ends_s(slot) > now_s
+    """Whether a slot is in the window; one that is further ahead than a window is of a clock that was set back, and would never leave it."""
+    return _ends_s(slot) > now_s and slot * SLOT_S <= now_s + WINDOW_S
 
 
 def _within(slots: Mapping[int, int], now_s: float) -> int:
@@ -303,12 +306,18 @@ def _counted(slots: Mapping[int, int], now_s: float) -> dict[int, int]:
 # ---- what Valkey holds -------------------------------------------------------------------------------------------------
 
 
+def _whole(text: str) -> int | None:
+    """A whole number as routers write it; None: this is none, and means nothing."""
+    return int(text) if len(text) <= 20 and _WHOLE.fullmatch(text) else None
+
+
 def minute_used(fields: Mapping[str, str], now_s: float) -> tuple[int, float]:
     """What a minute's fields hold: used, and seconds until all of it has left the window."""
     slots: dict[int, int] = {}
     for name, value in fields.items():
-        slot = int(name.partition(":")[2])
-        slots[slot] = slots.get(slot, 0) + int(value)
+        slot, amount = _whole(name.partition(":")[2]), _whole(value)
+        if slot is not None and amount is not None:
+            slots[slot] = slots.get(slot, 0) + amount
     counted = {slot: amount for slot, amount in _counted(slots, now_s).items() if amount}
     return sum(counted.values()), max((_ends_s(slot) - now_s for slot in counted), default=0.0)
 
@@ -317,13 +326,14 @@ def month_used(fields: Mapping[str, str], now_s: float) -> tuple[int, int]:
     """What a month's fields hold: tokens settled, and tokens that are reserved, as far as that was said of late."""
     used = reserved = 0
     for name, value in fields.items():
-        if name == GONE:
-            used += int(value)
-            continue
-        settled, held, at = value.split(":")
-        used += int(settled)
-        if now_s - int(at) < RESERVED_S:
-            reserved += int(held)
+        parts = [_whole(one) for one in value.split(":")]
+        if name == GONE and len(parts) == 1:
+            used += parts[0] or 0
+        elif name != GONE and len(parts) == 3:
+            settled, held, at = parts
+            used += settled or 0
+            if held is not None and at is not None and now_s - at < RESERVED_S:
+                reserved += held
     return used, reserved
 
 

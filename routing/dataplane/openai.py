@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from routing.dataplane import errors
 
 MAX_SUBDIVISION_CHARACTERS = 128
 OPENING_CHARACTERS = 4096
+MAX_SEQUENCES = 1_000_000  # more answers than any engine makes of one body; it goes into counts and messages of a fixed width
 _PROMPT_CHANGES = ("truncate_prompt_tokens", "prompt_embeds")  # members that make another prompt of the given ids
 
 
@@ -130,7 +132,17 @@ def _sequences(value: dict[str, Any]) -> int:
     """How many answers an engine makes of the body; what it would refuse counts as one."""
     prompt, choices = value.get("prompt"), [value.get("n"), value.get("best_of")]
     prompts = len(prompt) if isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt) else 1
-    return prompts * max([1, *(number for number in choices if isinstance(number, int))])
+    return min(MAX_SEQUENCES, prompts * max([1, *(number for value in choices if (number := counted(value)) is not None)]))
+
+
+def counted(value: object) -> int | None:
+    """A number as engines read it, which take 3.0 and "3" for 3 too; None: it is none."""
+    if isinstance(value, str) and len(value) <= 40:
+        with suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
+        return None
+    return int(value)
 
 
 def check_chat(value: dict[str, Any]) -> None:

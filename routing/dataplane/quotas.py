@@ -25,7 +25,7 @@ from routing.core.pairs import OUTPUT_TOKENS
 from routing.core.quota import Measure, MinuteMeter, MonthMeter, Terms
 from routing.core.snapshot import QuotaEntry
 from routing.dataplane import errors
-from routing.dataplane.openai import Call
+from routing.dataplane.openai import Call, counted
 from tenants.core.scopes import ancestors
 
 if TYPE_CHECKING:
@@ -214,20 +214,21 @@ def _expected(plane: Plane, flight: Flight) -> int:
     if call is None or prompt is None or endpoint is None:
         raise RuntimeError("nothing to reserve for")
     window = endpoint.entry.model.context_window_tokens
-    answer = answer_bound(call)
-    tokens = math.ceil(plane.quotas.answer_tokens(endpoint.entry.id)) if answer is None else answer
+    tokens = answer_bound(call, math.ceil(plane.quotas.answer_tokens(endpoint.entry.id)))
     if window is not None:
         tokens = min(tokens, max(1, window - prompt.tokens))
     return min(MAX_RESERVED, prompt.tokens + tokens * max(1, call.sequences))
 
 
-def answer_bound(call: Call) -> int | None:
-    """As many tokens as each answer may have by the body; None where it does not say."""
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = call.body.value.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return min(value, MAX_RESERVED)
-    return None
+def answer_bound(call: Call, usual: int) -> int:
+    """As many tokens as each answer may have by the body; ``usual`` where it does not say.
+
+    Of two members that say so the larger, and no less than usual where one is no plain whole number: which counts is a matter of engine and route.
+    """
+    said = [call.body.value.get(name) for name in ("max_completion_tokens", "max_tokens")]
+    bounds = [(value, number) for value in said if (number := counted(value)) is not None and number > 0]
+    plain = bool(bounds) and all(isinstance(value, int) for value, _ in bounds)
+    return min(MAX_RESERVED, max([*(number for _, number in bounds), *([] if plain else [usual])]))
 
 
 def _take(plane: Plane, flight: Flight, measures: tuple[Measure, ...], amount: int) -> None:

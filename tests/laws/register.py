@@ -414,6 +414,20 @@ _OUTWARD = [
         ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
     ),
     Mutant(
+        "answers without number go into messages between routers",
+        "routing/dataplane/openai.py",
+        "    return min(MAX_SEQUENCES, prompts *",
+        "    return max(1, prompts *",
+        ("tests/routing/dataplane/feeds/test_peers.py",),
+    ),
+    Mutant(
+        "uses of a clock that was set back stay in the window",
+        "routing/core/quota.py",
+        " and slot * SLOT_S <= now_s + WINDOW_S\n",
+        "\n",
+        ("tests/routing/core/test_quota.py",),
+    ),
+    Mutant(
         "a message of events without end is read in one go",
         "routing/core/zmtp.py",
         "        if self._frames_seen > MAX_MESSAGE_FRAMES:\n",

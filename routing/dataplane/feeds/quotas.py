@@ -117,7 +117,7 @@ class QuotaFeed:
         desk.ahead_s = seconds + microseconds / 1e6 - (began_s + time.monotonic()) / 2
         now_s = desk.now_s()
         routers, *found = (_text(one) for one in answer if isinstance(one, dict))
-        silent = [process for process, at in routers.items() if now_s - int(at) > ROUTER_S]
+        silent = [process for process, at in routers.items() if not at.isdecimal() or abs(now_s - int(at)) > ROUTER_S]
         desk.lost = False
         self._count(max(1, len(routers) - len(silent)), now_s)
         if silent:
@@ -165,4 +165,4 @@ class QuotaFeed:
 
 
 def _text(fields: dict[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in fields.items()}
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}

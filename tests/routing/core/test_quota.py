@@ -247,6 +247,29 @@ def test_fields_of_the_dead_are_swept() -> None:
     assert meter.left(1063.0, Terms(10)) == 6
 
 
+def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
+    """What was used an hour ahead of now would stay in the window for that hour. The control: a few seconds ahead, as clocks differ, counts."""
+    meter, now_s = MinuteMeter(), 1_000_000.0
+    meter.take(now_s + 3600, 10)
+    slot = int((now_s + 3600) // quota.SLOT_S)
+    assert meter.heard(now_s, "me", {f"other:{slot}": "10"}) == [f"other:{slot}"]
+    assert meter.left(now_s, Terms(10)) == 10
+    assert quota.minute_used({f"other:{slot}": "10"}, now_s) == (0, 0.0)
+    meter.take(now_s + 6, 4)
+    assert meter.left(now_s, Terms(10)) == 6
+
+
+def test_what_is_no_number_ends_nothing() -> None:
+    """A field of another version, or of somebody's hand, means nothing: minutes have it swept, months pass it over; the fields beside it count."""
+    meter = MinuteMeter()
+    odd = {"a": "3", "b:": "3", "c:x": "3", "d:520": "many", "e:520:1": "3", "f:\u0665\u0662\u0660": "3", "g:520": "9" * 5000}
+    assert meter.heard(1041.0, "me", {**odd, "h:520": "4"}) == list(odd)
+    assert meter.left(1041.0, Terms(10)) == 6
+    assert quota.minute_used({**odd, "h:520": "4"}, 1041.0)[0] == 4
+    months = {"a": "", "b": "1:2", "c": "x:2:1000", "d": "5:x:1000", "e": "5:2:x", "u": "y", "f": "1:2:3:4", "g": "7:1:1000"}
+    assert quota.month_used(months, 1001.0) == (5 + 5 + 7, 2 + 1)
+
+
 def test_spans_are_written_as_openai_writes_them() -> None:
     spans = {0.0: "0s", 0.25: "250ms", 1.0: "1s", 59.2: "1m0s", 360.0: "6m0s", 3603.0: "1h0m3s"}
     assert {seconds: quota.reset_text(seconds) for seconds in spans} == spans

@@ -225,6 +225,30 @@ async def test_a_bound_that_is_none_is_not_believed(rig: Rig, bound: object) -> 
     await asked
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"max_tokens": 5000, "max_completion_tokens": 1},
+        {"max_tokens": 1, "max_completion_tokens": 5000},
+        {"max_tokens": "5000"},
+        {"max_tokens": 5000.0, "max_completion_tokens": 1},
+        {"max_tokens": 500, "n": 10.0},
+        {"max_tokens": 500, "n": "10"},
+    ],
+)
+async def test_what_an_engine_takes_for_a_number_is_reserved(rig: Rig, body: dict[str, object]) -> None:
+    """Engines read 10.0 and "10" as 10, and which of two bounds counts is theirs: many requests at once must not pass a limit by that."""
+    entry = of("tenant", tokens_per_minute=100_000)
+    put(rig, entry)
+    gate = asyncio.Event()
+    rig.a.script = rig.b.script = Script(hold=gate, body=completion())
+    asked = asyncio.create_task(rig.chat({**HI, **body}))
+    await until(lambda: rig.served() == 1)
+    assert 5000 < used(rig, entry, "tokens_per_minute") < 5100
+    gate.set()
+    await asked
+
+
 async def test_several_answers_are_reserved_each(rig: Rig) -> None:
     """``n`` answers of at most ten tokens are n times ten."""
     entry = of("tenant", tokens_per_minute=10_000)

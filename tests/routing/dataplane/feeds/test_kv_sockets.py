@@ -230,7 +230,7 @@ async def test_who_asks_and_never_reads_the_answers_is_left(opens: Opens) -> Non
 
     async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal taken
-        writer.write(zmtp.GREETING + zmtp.ready(b"PUB"))
+        writer.write(zmtp.GREETING + zmtp.ready(b"SUB"))
         context = b"\x04\x17\x04PING\0\0" + bytes(16)
         with contextlib.suppress(ConnectionError):
             while not link.sockets.lost:

@@ -151,6 +151,15 @@ async def test_a_prompt_that_one_placed_is_found_by_the_other(make_rig: MakeRig,
     assert not [blocks for matched in others for blocks in matched.values() if blocks]
 
 
+async def test_a_number_of_answers_that_fits_into_no_message_silences_no_router(make_rig: MakeRig, url: str) -> None:
+    """One request of anybody's could else end what this router tells its siblings, for all tenants."""
+    one, two = await _pair(make_rig, url)
+    for body in ({"n": 10**30}, *[{"best_of": 2**62}] * 9, {"n": -(10**30)}, {"n": 1e300}):
+        assert (await one.chat({**HI, **body})).status == 200
+    assert (await one.chat(LONG)).status == 200
+    await until(lambda: sum(_matched(two, LONG).values()) > 30)
+
+
 async def test_a_conversation_goes_on_at_the_other_router(make_rig: MakeRig, url: str) -> None:
     """Each turn at another router: only new blocks travel, and each router knows the whole."""
     rigs = await _pair(make_rig, url)

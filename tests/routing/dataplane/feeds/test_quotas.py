@@ -62,6 +62,20 @@ async def _drive(*rigs: Rig, requests: int, at_once: int = 4) -> list[int]:
     return [status for one in found for status in one]
 
 
+async def test_fields_that_nobody_understands_end_no_exchange(make_rig: MakeRig, url: str) -> None:
+    """Of another version, or of somebody's hand: routers go on counting together, and sweep what is no minute's."""
+    one, two = await _pair(make_rig, url, ENTRY)
+    month = quota.month_of(one.router.plane.quotas.now_s())
+    async with Redis.from_url(url) as valkey:
+        for key in (quota.key_of(ENTRY.id, "requests_per_minute"), quota.key_of(ENTRY.id, "tokens_per_month", month), quota.ROUTERS):
+            await valkey.hset(key, mapping={"x": "y", "z:": "1:", b"\xff": b"\xfe", "far:9999999999": "1000000"})
+        assert await _drive(one, two, requests=4) == [200] * 8
+        await until(lambda: _left(one) == _left(two) == LIMIT - 8)
+        names = await valkey.hgetall(quota.key_of(ENTRY.id, "requests_per_minute"))
+        assert not {b"x", b"z:", b"far:9999999999"} & names.keys()
+    assert one.router.plane.quotas.routers == 2
+
+
 async def test_two_routers_keep_one_limit(make_rig: MakeRig, url: str) -> None:
     """Twice the limit is asked of each of two: what passes is the limit, and at most a slice for each router more. The control: most of it passes."""
     one, two = await _pair(make_rig, url, ENTRY)
