@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO, Protocol
 
-from deploy.local import demo, environment, plan, roles, secrets
+from deploy.local import demo, environment, fleet_ports, plan, roles, secrets
 from deploy.local.options import Options
-from deploy.local.places import Home, choosing_ports, free_run
+from deploy.local.places import Home, choosing_ports
 from deploy.local.postgres import Postgres
 from deploy.local.process import Child, LaunchError, Stopped, clear_leftovers, die_with_parent, remember, run_to_end, trim, wait_until
 from deploy.local.restarts import Restarts
@@ -159,14 +159,9 @@ class Supervisor:
                 remember(self._home.run / "children.json", self._children())
 
     def _fleet_ports(self) -> plan.FleetPorts:
-        """Free ports for the simulated replicas: the usual ones when they are free, so that a second start changes nothing."""
         options = self._options
-        taken = {options.router_port, *options.router_internal_ports, options.control_port}
-        firsts = {}
-        for kind in ("http", "kv_events", "replay"):
-            firsts[kind] = free_run(getattr(plan.USUAL_PORTS, kind), max(options.fleet, 1), avoid=frozenset(taken))
-            taken.update(range(firsts[kind], firsts[kind] + options.fleet))
-        return plan.FleetPorts(count=options.fleet, **firsts)
+        taken = (options.router_port, *options.router_internal_ports, options.control_port)
+        return fleet_ports.choose(self._home.run / "fleet.json", options.fleet, taken=taken)
 
     # ---- watching and stopping ------------------------------------------------------------------------------------------
 
