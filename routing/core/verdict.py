@@ -21,6 +21,7 @@ import msgspec
 
 Kind = Literal["ok", "client", "busy", "replica", "aborted"]
 MAX_ERROR_BYTES = 64 * 1024
+MAX_VALUES = 4_000_000  # of one answer; each costs up to a hundred bytes once it is read, and an answer may have 64 MiB
 MAX_MESSAGE_CHARACTERS = 2000
 # The path, the model's name and the credential are ours, so these say that we, or the replica, are set up wrongly.
 _OURS = frozenset({401, 402, 403, 404, 405, 406, 407, 408, 411, 417, 421, 425, 426, 431})
@@ -76,7 +77,9 @@ def _finished_by_abort(payload: object) -> bool:
 
 
 def parse(data: bytes) -> object:
-    """JSON, or None where it is none."""
+    """JSON, or None where it is none, or more than ``MAX_VALUES`` values: counted by their signs, before anything is built."""
+    if len(data) > MAX_VALUES and data.count(b",") + data.count(b"{") + data.count(b"[") > MAX_VALUES:
+        return None
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from routing.core.verdict import Kind, judge, kind_of, may_pass, misses_model, safe_message
+from routing.core.verdict import MAX_VALUES, Kind, judge, kind_of, may_pass, misses_model, parse, safe_message
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,12 @@ def test_only_an_engine_that_names_our_model_misses_it(status: int, payload: dic
 def test_a_code_that_is_no_status_is_a_failure_of_the_engine(code: str, status: int) -> None:
     """Digits that no status is written with, or too many of them, are no mistake of ours."""
     assert judge(200, {"error": {"message": "m", "code": code}}).status == status
+
+
+def test_an_answer_of_too_many_values_is_none_before_it_is_built() -> None:
+    """64 MiB of empty objects would be more than a gigabyte. The controls: one sign less is read, and so is a text of as many bytes."""
+    start = b'{"x":['
+    fits = start + b",".join([b"1"] * (MAX_VALUES - 1)) + b"]}"
+    assert isinstance(parse(fits), dict)
+    assert parse(fits[:-2] + b",1]}") is None
+    assert isinstance(parse(b'{"x":"' + bytes(b"a" * 2 * MAX_VALUES) + b'"}'), dict)
