@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
+from routing.core.policy import RoutingPolicy
 from routing.core.ranks import OTHER_RANK
 from routing.core.record import DecisionRecord
+from routing.core.types import Candidate
+from routing.dataplane.choose import choose
 from routing.dataplane.feeds import load
 from routing.dataplane.ranks import key
 from routing.simulator.config import EngineConfig, ReplicaConfig, TimeModel
 from routing.simulator.fleet import RunningReplica, running_fleet
 from routing.simulator.ranks import RANK_HEADER
+from tests.bench.decide import pool
 from tests.fakes.rig import KEY_B, Rig, bumped, replica_entry, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.routing.dataplane.feeds.test_kv_simulated import BLOCK, FIRST, ask, more
@@ -95,6 +102,8 @@ async def test_history_is_kept_by_rank_where_there_are_no_events(make_rig: MakeR
         gone_on = await ask(rig, more(FIRST))
         assert rank_of(gone_on) == rank_of(begun)
         assert gone_on.cached_tokens == 40 * BLOCK
+        assert gone_on.matched_tokens > 30 * BLOCK
+        assert [one.matched_tokens > 0 for one in gone_on.candidates] == [True, False]
         sizes = rig.router.plane.index.sizes()
         held = [sizes.get(key(fleet[0].url, rank), (0, 0))[0] for rank in range(2)]
         assert [count > 0 for count in held] == [rank == rank_of(begun) for rank in range(2)]
@@ -234,3 +243,39 @@ async def test_an_engine_that_becomes_one_rank_is_named_no_longer(make_rig: Make
     assert (state.in_flight, first.in_flight) == (0, 0)
     await ask(rig, FIRST)
     assert named(engine) == [None]
+
+
+POLICIES = ("ettft", "weighted", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix")
+
+
+@pytest.mark.parametrize("residency", ["history", "events"])
+async def test_an_engine_of_one_named_rank_is_weighed_as_an_engine(residency: str, tmp_path: Path) -> None:
+    """Whatever the loads and the policy: were the only rank of each engine named, each decision would be the one that is made without a name."""
+    dice = random.Random(5)
+    async with pool(tmp_path, replicas=4, blocks=32, residency=residency, prompts=4) as here:
+        plane, now_s = here.plane, time.monotonic()
+
+        def decided(policy: str, number: int) -> list[Candidate]:
+            view = dataclasses.replace(here.endpoint, policy=RoutingPolicy(policy=policy))  # type: ignore[arg-type]  # names of policies
+            with here.flight(number) as flight:
+                flight.outcome, flight.endpoint = "client_cancelled", view
+                here.measure(flight, number)
+                plane.endpoint_state(view.entry.id).sequence = number
+                return list(choose(plane, flight, tried=(), now_s=now_s).decision.candidates)
+
+        for number, policy in enumerate(POLICIES * 3):
+            for engine in plane.engines.values():
+                engine.in_flight = dice.randrange(10)
+                engine.ledger.entries.clear()
+                engine.ledger.add(dice.uniform(0, 50_000), until_s=now_s + 3600)
+            unnamed = decided(policy, number)
+            for engine in plane.engines.values():
+                plane.set_ranks(engine, 1)
+                (rank,) = engine.ranks
+                rank.ledger, rank.working_set, rank.in_flight = engine.ledger, engine.working_set, engine.in_flight
+                plane.index._replicas[rank.key] = plane.index._replicas[engine.url]
+            named_one = decided(policy, number)
+            assert [dataclasses.replace(one, dp_rank=None) for one in named_one] == unnamed
+            assert {one.dp_rank for one in named_one} == {0}
+            for engine in plane.engines.values():
+                plane.set_ranks(engine, 0)
