@@ -49,6 +49,8 @@ QUOTA = "tests/routing/core/test_quota.py"
 QUOTAS = "tests/routing/services/test_quotas.py"
 PLANE_QUOTAS = "tests/routing/dataplane/test_quotas.py"
 PLAYGROUND = "tests/console/views/test_playground.py"
+RANKS = "tests/routing/core/test_ranks.py"
+PLANE_RANKS = "tests/routing/dataplane/test_ranks.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
@@ -1333,6 +1335,64 @@ _PLAYGROUND = (
         (f"{PLAYGROUND}::test_what_is_not_acceptable_is_named_and_never_sent",),
     ),
 )
+_RANKS = [
+    Mutant(
+        "an audit's probes spread over ranks",
+        "routing/dataplane/picture.py",
+        "best = scheduler.best_rank(self._ask, ranks, policy) if pinned is None else ranks[pinned % len(ranks)]",
+        "best = scheduler.best_rank(self._ask, ranks, policy)",
+        (f"{PLANE_RANKS}::test_all_probes_of_one_audit_meet_one_rank_and_other_audits_others",),
+    ),
+    Mutant(
+        "history of ranks looked up as the engine's",
+        "routing/dataplane/evidence.py",
+        "        place = url if rank is None else rank.key\n",
+        "        place = url\n",
+        (f"{PLANE_RANKS}::test_history_is_kept_by_rank_where_there_are_no_events",),
+    ),
+    Mutant(
+        "events of ranks looked up as the first's",
+        "routing/dataplane/evidence.py",
+        "plane.residency.of_rank(rank.target)",
+        "plane.residency.of_rank((url, 0))",
+        (f"{PLANE_RANKS}::test_the_next_turn_goes_to_the_rank_that_holds_the_conversation",),
+    ),
+    Mutant(
+        "the chosen rank not named",
+        "routing/dataplane/dispatch.py",
+        ", rank=choice.rank",
+        "",
+        (f"{PLANE_RANKS}::test_the_next_turn_goes_to_the_rank_that_holds_the_conversation",),
+    ),
+    Mutant(
+        "ranks of a part of a deployment named by their numbers in the whole",
+        "routing/core/ranks.py",
+        "numbers != list(range(count)) or ",
+        "",
+        (f"{RANKS}::test_ranks_are_named_only_where_their_numbers_mean_one_thing",),
+    ),
+    Mutant(
+        "a rank's request never given back to its engine",
+        "routing/dataplane/ranks.py",
+        "        self.in_flight -= 1\n        self.engine.in_flight -= 1\n",
+        "        self.in_flight -= 1\n",
+        (f"{PLANE_RANKS}::test_a_prefix_that_everybody_sends_does_not_fill_one_rank",),
+    ),
+    Mutant(
+        "a hit at another rank than the named one raises an alarm",
+        "routing/core/residency.py",
+        "return None if not found or None in found else max(one for one in found if one is not None)",
+        "return None if not found or None in found else min(one for one in found if one is not None)",
+        (f"{RANKS}::test_what_was_sent_to_any_rank_explains_a_hit",),
+    ),
+    Mutant(
+        "ranks of the platform's replicas shown to tenants",
+        "routing/services/disclosure.py",
+        "            if one.refusal != OTHER_RANK or own(one.replica_id)  # what a shared replica is made of is the platform's\n",
+        "",
+        ("tests/routing/services/test_disclosure.py::test_ranks_are_shown_of_own_replicas_alone",),
+    ),
+]
 
 MUTANTS: tuple[Mutant, ...] = (
     *_IDENTITY,
@@ -1360,4 +1420,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_SCHEDULING,
     *_REPLICA_CHECKS,
     *_PLAYGROUND,
+    *_RANKS,
 )
