@@ -33,6 +33,8 @@ READ_S = 60.0
 READ_MEMORY_BYTES = 2 << 30
 MAX_READING = 2  # at once, in one process of the control plane
 _reading = threading.BoundedSemaphore(MAX_READING)
+_readers: set[UUID] = set()  # tenants whose trace is being read here: one at a time, so that none takes all places
+_turn = threading.Lock()
 
 
 def files(tenant_id: UUID) -> QuerySet[TraceFile]:
@@ -73,7 +75,7 @@ def store(*, tenant_id: UUID, actor: Actor, name: str, content: bytes) -> TraceF
     _room(tenant_id, 0)
     if files(tenant_id).filter(name=name).exists():
         raise Conflict("There is a trace of this name already.", field="name")
-    facts, packed = _read(name, content)  # before the lock: it takes a while
+    facts, packed = _in_turn(tenant_id, name, content)  # before the lock: it takes a while
     locks.tenant(tenant_id)
     _room(tenant_id, len(packed))
     with refuse_on(trace_file_name_per_tenant=Conflict("There is a trace of this name already.", field="name")):
@@ -89,6 +91,17 @@ def _room(tenant_id: UUID, more_bytes: int) -> None:
         raise LimitReached(f"There may be at most {MAX_FILES} traces; delete one first.")
     if (held.aggregate(total=Sum("size_bytes"))["total"] or 0) + more_bytes > MAX_TOTAL_BYTES:
         raise LimitReached(f"A tenant's traces may have at most {MAX_TOTAL_BYTES} bytes in all; delete one first.")
+
+
+def _in_turn(tenant_id: UUID, name: str, content: bytes) -> tuple[dict[str, object], bytes]:
+    with _turn:
+        if tenant_id in _readers:
+            raise Unavailable("Another trace of this tenant is being read; try again in a moment.")
+        _readers.add(tenant_id)
+    try:
+        return _read(name, content)
+    finally:
+        _readers.discard(tenant_id)
 
 
 def _read(name: str, content: bytes) -> tuple[dict[str, object], bytes]:

@@ -172,6 +172,18 @@ def test_few_are_read_at_once(acorn: Made, monkeypatch: pytest.MonkeyPatch) -> N
     assert gate.acquire(blocking=False)  # given back
 
 
+def test_a_tenant_has_one_place_and_leaves_the_other(acorn: Made, birch: Made) -> None:
+    """While one of a tenant's is read its next waits, and another tenant's is read."""
+    files._readers.add(acorn.id)
+    with pytest.raises(Unavailable, match="of this tenant"):
+        a_file(acorn)
+    a_file(birch)
+    assert files._readers == {acorn.id}
+    files._readers.discard(acorn.id)
+    a_file(acorn)
+    assert not files._readers
+
+
 # ---- the process itself ------------------------------------------------------------------------------------------------
 
 
