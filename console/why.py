@@ -104,11 +104,12 @@ def _reuse(record: DecisionRecord, prompt: int, where: str) -> str:
         return f"{believed} but had {count(cached)}: they were evicted or never stored"
     best = max(record.candidates, key=lambda one: one.matched_tokens, default=None)
     known = record.best_matched_tokens if best is None else best.matched_tokens
-    if known > _NOTABLE_SHARE * prompt and record.candidates and not any(one.terms for one in record.candidates):
-        return f"another replica held {count(known)} of {count(prompt)} prompt tokens, but {record.policy} does not go by seconds: {where} computed the prompt"
     if known > _NOTABLE_SHARE * prompt:
         other = "another rank of its engine" if best is not None and best.replica_id == record.replica_id and best.refusal else "another replica"
-        return f"{other} held {count(known)} of {count(prompt)} prompt tokens but would have taken longer, so {where} computed the prompt"
+        held = f"{other} held {count(known)} of {count(prompt)} prompt tokens"
+        if best is not None and not any(one.terms for one in record.candidates):  # nobody weighed seconds here
+            return f"{held}, but {record.policy} does not go by expected time, so {where} computed the prompt"
+        return f"{held} but would have taken longer, so {where} computed the prompt"
     return f"nothing of the {count(prompt)} prompt tokens was cached anywhere, so {where} computed all of them"
 
 

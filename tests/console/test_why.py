@@ -57,6 +57,12 @@ def _record(**fields: Any) -> DecisionRecord:
             "good",
         ),
         (
+            {"cached_tokens": 0, "policy": "round_robin", "candidates": (_candidate("1", terms={}), _candidate("2", matched_tokens=800, terms={}))},
+            "As expected, first token after 200 ms: another replica held 800 of 1,000 prompt tokens, but round_robin does not go by expected time, "
+            "so replica sim-1 computed the prompt.",
+            "good",
+        ),
+        (
             {
                 "cached_tokens": 0,
                 "ttft_s": 2.5,
