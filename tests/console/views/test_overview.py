@@ -158,9 +158,7 @@ def test_what_changed_is_marked_and_says_not_who(town: Town, as_owner: AsOwner) 
             changes.record(tenant_id=made.tenant_id, actor=system("ada"), action=action, object_id=made.endpoint_id, object_label=label)
     with tenant_scope(town.birch.tenant_id):
         changes.record(tenant_id=town.birch.tenant_id, actor=system("bob"), action="replica.drain", object_label="birches")
-    RecordAccount.objects.create(
-        at=timezone.now(), router_id="router-7", boot_ms=int(rows.ago(minutes=5) * 1000), highest=1, stored=1, refused=0
-    )
+    RecordAccount.objects.create(at=timezone.now(), router_id="router-7", boot_ms=int(rows.ago(minutes=5) * 1000), highest=1, stored=1, refused=0)
     page = town.viewer.get("/t/acorn").content.decode()
     assert [one["text"] for one in _document(page)["markers"]] == ["router started: router-7", "epoch rotated: llama-chat", "replica drained: a"]
     assert "What changed: 3 marks" in page

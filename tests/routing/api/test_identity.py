@@ -86,4 +86,3 @@ def test_events_name_who_to_those_who_may_read_the_log(acorn: House, birch: Hous
     assert [(one["reason"], one["actor"]) for one in seen] == [("drill", None), ("incident", None)]
     assert birch.api().get("identity-events").json() == {"results": [], "next": None}
     assert Api().get("identity-events").status_code == 401
-

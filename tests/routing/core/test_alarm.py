@@ -44,9 +44,7 @@ def test_hits_on_ones_own_history_never_raise_it(prompt_tokens: int, bytes_per_t
 @given(counts, counts, st.integers(0, 2000), counts)
 def test_more_history_never_raises_it(cached_tokens: int, prompt_bytes: int, explained_blocks: int, prompt_tokens: int) -> None:
     def told(blocks: int) -> str | None:
-        return alarm(
-            cached_tokens=cached_tokens, explained_blocks=blocks, prompt_bytes=prompt_bytes, prompt_tokens=prompt_tokens, block_tokens=16
-        )
+        return alarm(cached_tokens=cached_tokens, explained_blocks=blocks, prompt_bytes=prompt_bytes, prompt_tokens=prompt_tokens, block_tokens=16)
 
     assert told(explained_blocks) is not None or told(explained_blocks + 1) is None
 

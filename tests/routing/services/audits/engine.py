@@ -42,7 +42,7 @@ class Engine:
         template = ["template"] * self.template_tokens if probe.route == "chat" else []
         words = [*template, *(word for word in prompt.split() for _ in range(self.tokens_a_word))]
         key = self._key(probe)
-        blocks = [(key, tuple(words[: end])) for end in range(BLOCK_TOKENS, len(words), BLOCK_TOKENS)]
+        blocks = [(key, tuple(words[:end])) for end in range(BLOCK_TOKENS, len(words), BLOCK_TOKENS)]
         held = 0
         for block in blocks:
             if block not in self.cached:
