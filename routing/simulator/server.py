@@ -345,18 +345,17 @@ async def load(request: web.Request) -> web.StreamResponse:
 
 
 async def kv_event_sources(request: web.Request) -> web.StreamResponse:
-    """Where each rank publishes. As vLLM does, all name one base port, and each binds that port plus its rank; on free ports each names its own."""
+    """Where each rank publishes: each names its own ports, as vLLM 0.32 was seen to do with two ranks."""
     return _json({str(one.config.data_parallel_rank): _source(one) for one in request.app[RANKS].replicas if one.kv_ports[0] is not None})
 
 
 def _source(replica: Replica) -> dict[str, object]:
     port, replay_port = replica.kv_ports
-    offset = replica.config.data_parallel_rank if replica.config.data_parallel > 1 and replica.config.kv_port else 0
     return {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://*:{(port or 0) - offset}",
-        "replay_endpoint": f"tcp://*:{replay_port - offset}" if replay_port is not None else None,
+        "endpoint": f"tcp://*:{port}",
+        "replay_endpoint": f"tcp://*:{replay_port}" if replay_port is not None else None,
         "buffer_steps": replica.config.kv_buffer_steps,
         "hwm": replica.config.kv_hwm_messages,
         "max_queue_size": 100_000,

@@ -8,7 +8,7 @@ Conversations of several turns, under one system prompt, through a real router t
 
 Printed for each: the share of prompt tokens found in a cache, the tokens that were computed, and the least that could have been (each rank
 computes the system prompt once, everything else is computed once). Times are not printed: router, engine and clients share one process here, and
-it is their processor time that they would show. The header is from vLLM's specification; no live engine of several ranks was tried.
+it is their processor time that they would show.
 """
 
 from __future__ import annotations

@@ -119,13 +119,13 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
         log.info("an engine sleeps; its residency is forgotten")
     engine.asleep = load.asleep
     engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
+    rows = None if load.ranks is None else [one.number for one in load.ranks]
+    published = [source.rank for source in engine.sources or ()]
+    if replica.engine.rank_header is not None and (published or rows is not None):  # an engine of several shows no rows before its first request
+        plane.set_ranks(engine, addressable(rows, published) if plane.config.name_ranks else 0)
     if load.running is not None or load.waiting is not None:
         now_s = time.monotonic()
         believed = plane.siblings.believed(now_s)
-        if replica.engine.rank_header is not None:
-            rows = None if load.ranks is None else [one.number for one in load.ranks]
-            published = [source.rank for source in engine.sources or ()]
-            plane.set_ranks(engine, addressable(rows, published) if plane.config.name_ranks else 0)
         engine.scraped(load, now_s, plane.shared(engine, now_s) if believed else None)
         for rank, row in zip(engine.ranks, load.ranks or (), strict=False):
             rank.scraped(row, now_s, plane.siblings.load(rank.key, now_s) if believed else None)

@@ -20,12 +20,13 @@ from routing.core.ranks import OTHER_RANK
 from routing.core.record import DecisionRecord
 from routing.core.types import Candidate
 from routing.dataplane.choose import choose
-from routing.dataplane.feeds import load
+from routing.dataplane.feeds import kv_sources, load
 from routing.dataplane.ranks import key
 from routing.simulator.config import EngineConfig, ReplicaConfig, TimeModel
 from routing.simulator.fleet import RunningReplica, running_fleet
 from routing.simulator.ranks import RANK_HEADER
 from tests.bench.decide import pool
+from tests.fakes.replica import Script
 from tests.fakes.rig import KEY_B, Rig, bumped, replica_entry, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.routing.dataplane.feeds.test_kv_simulated import BLOCK, FIRST, ask, more
@@ -220,6 +221,7 @@ async def test_a_restart_forgets_every_rank(make_rig: MakeRig, engine: RunningRe
     rank = rank_of(await ask(rig, FIRST))
     assert rank is not None
     plane, state = rig.router.plane, rig.router.plane.engine(engine.url)
+    await until(lambda: sum(blocks(rig, engine)) >= 40)
     await ask(rig, more(FIRST))
     assert plane.index.size(state.ranks[rank].key) > 0
     assert plane.trust.report((engine.url, rank), 0.0).answers > 0
@@ -237,6 +239,7 @@ async def test_an_engine_that_becomes_one_rank_is_named_no_longer(make_rig: Make
     state = plane.engine(engine.url)
     first = state.ranks[0]
     first.take()
+    plane.config = dataclasses.replace(plane.config, name_ranks=False)  # so that no look at it that is under way names them again
     plane.set_ranks(state, 0)
     assert (state.ranks, plane.ranks, state.in_flight) == ((), {}, 1)
     first.give_back()
@@ -279,3 +282,20 @@ async def test_an_engine_of_one_named_rank_is_weighed_as_an_engine(residency: st
             assert {one.dp_rank for one in named_one} == {0}
             for engine in plane.engines.values():
                 plane.set_ranks(engine, 0)
+
+
+async def test_ranks_are_named_before_an_engine_has_served_anybody(make_rig: MakeRig) -> None:
+    """vLLM of several ranks shows no rows of load before its first request; that its events have several sources is enough, and rows that contradict
+    them are believed first."""
+    rig = await make_rig()
+    plane = rig.router.plane
+    engine = plane.engine(rig.a.url)
+    engine.sources = tuple(kv_sources.Source(rank=rank, port=5557 + rank, replay_port=None, topic=None) for rank in range(2))
+    replica = plane.replicas[rig.a.url]
+    rig.a.on_path["/metrics"] = Script(body=b"vllm:prompt_tokens_total 0\n", headers={"Content-Type": "text/plain"})
+    await load.scrape(plane, replica, engine)
+    assert [rank.number for rank in engine.ranks] == [0, 1]
+    rows = b'vllm:num_requests_running{engine="0"} 0\nvllm:num_requests_waiting{engine="0"} 0\n'
+    rig.a.on_path["/metrics"] = Script(body=rows, headers={"Content-Type": "text/plain"})
+    await load.scrape(plane, replica, engine)
+    assert engine.ranks == ()
