@@ -12,8 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, Q, Sum
-from django.db.models.functions import TruncMinute
+from django.db.models import Count, Q, Sum, TextField, Value
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Coalesce, TruncMinute
 
 from routing import queries
 from routing.core import burn
@@ -139,7 +140,9 @@ def _minutes(tenant_id: UUID, endpoint: Endpoint, now: datetime) -> list[SloMinu
     since = (now - LATE).replace(second=0, microsecond=0)
     rows = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since, started_at__lte=now)
     rows = rows.filter(key_id__isnull=False)  # an audit's probes promise nothing to anybody
-    rows = rows.exclude(status=429, record__error_code__startswith="quota_")  # what the tenant has no quota for is no failure of the service
+    # What the tenant has no quota for is no failure of the service. A record without a code must not drop out with NULL.
+    code = Coalesce(KeyTextTransform("error_code", "record"), Value(""), output_field=TextField())
+    rows = rows.annotate(code=code).exclude(status=429, code__startswith="quota_")
     found: Any = rows.order_by().annotate(at=TruncMinute("started_at")).values("at").annotate(**counts)
     return [
         SloMinute(tenant_id=tenant_id, endpoint_id=endpoint.id, objective=name, minute=row["at"], total=row[f"{name}_total"], bad=row[f"{name}_bad"])

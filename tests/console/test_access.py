@@ -71,6 +71,7 @@ DEEDS: dict[str, Callable[[Made, uuid.UUID], str]] = {
 ELSEWHERE = {
     "endpoint_by_name",
     *("endpoint_capture", "endpoint_capture_off", "endpoint_capture_delete", "endpoint_capture_export"),
+    *("policy_activate", "key_rotate", "replica_check", "replica_new", "playground", "playground_key", "playground_send", "playground_decision"),
     *("trace_file_delete", "trace_ask", "trace_job", "trace_job_cancel", "trace_job_delete", "trace_job_file", "trace_job_plot"),
 }
 OPERATED = {"endpoint_try", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}

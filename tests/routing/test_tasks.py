@@ -12,6 +12,8 @@ from routing import tasks
 from routing.services.audits import wake
 from settings.celery import app
 
+app.loader.import_default_modules()  # every application's tasks, as a worker finds them
+
 QUEUES = {
     "routing.publish": "publish",
     "routing.sweep_publications": "publish",
@@ -43,7 +45,7 @@ def test_each_task_has_its_queue(name: str, queue: str) -> None:
 def test_nothing_that_publishes_shares_a_queue_with_audits() -> None:
     """A revocation waits behind no audit, however many are queued: the worker of its queue gets none of them."""
     audits = {name for name in app.tasks if queue_of(name) == "audit"}
-    assert audits == {"routing.audit_run"}
+    assert audits == {"routing.audit_run", "routing.audit_replica_check"}
     publishing = {name for name in app.tasks if name.startswith("routing.") and queue_of(name) == "publish"}
     assert publishing == {"routing.publish", "routing.sweep_publications", "routing.sweep_isolation"}
 

@@ -154,7 +154,8 @@ async def test_a_prompt_that_one_placed_is_found_by_the_other(make_rig: MakeRig,
 async def test_a_number_of_answers_that_fits_into_no_message_silences_no_router(make_rig: MakeRig, url: str) -> None:
     """One request of anybody's could else end what this router tells its siblings, for all tenants."""
     one, two = await _pair(make_rig, url)
-    for body in ({"n": 10**30}, *[{"best_of": 2**62}] * 9, {"n": -(10**30)}, {"n": 1e300}):
+    odd: list[dict[str, Any]] = [{"n": 10**30}, *[{"best_of": 2**62}] * 9, {"n": -(10**30)}, {"n": 1e300}]
+    for body in odd:
         assert (await one.chat({**HI, **body})).status == 200
     assert (await one.chat(LONG)).status == 200
     await until(lambda: sum(_matched(two, LONG).values()) > 30)
