@@ -96,6 +96,10 @@ class AdapterSlots:
         """A first use took ``seconds`` longer than its prompt explains."""
         self.samples.append(min(MOST_LOAD_S, max(0.0, seconds)))
 
+    def loaded(self, name: str) -> None:
+        """A request with the adapter was answered: it is in, however long that was thought to take."""
+        self.loading.pop(name, None)
+
     def forget(self, name: str) -> None:
         """The engine does not serve the adapter after all."""
         self.used.pop(name, None)

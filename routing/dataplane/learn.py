@@ -136,6 +136,8 @@ def learn(flight: Flight) -> None:
     attempt.engine.mean_uncached_tokens += (uncached - attempt.engine.mean_uncached_tokens) / 32
     if usage.cached_tokens is not None:
         calibration.observe_reuse(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+    if chosen.adapter is not None:
+        attempt.engine.adapters.loaded(chosen.adapter)
     if attempt.prediction.first_use or chosen.slot == "loading":  # its time says little of the engine's speed
         if attempt.prediction.first_use and call.stream and flight.first_byte_s is not None:
             waited_s = flight.first_byte_s - attempt.started_s

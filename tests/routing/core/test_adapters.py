@@ -144,3 +144,12 @@ def test_an_active_adapter_never_loses_to_the_same_replica_without_it(ask: Ask, 
     assert decision.chosen.replica_id == "active"
     assert ttft.expected_ttft_s(ask, absent) == pytest.approx(ttft.expected_ttft_s(ask, active) + load_s)
     assert ttft.estimate(ask, absent).ttft_s == pytest.approx(ttft.expected_ttft_s(ask, absent))
+
+
+def test_an_answer_ends_the_loading() -> None:
+    """Whoever comes after it finds the adapter in its slot, although loading is thought to take longer; before it, what is left has a price."""
+    slots = _slots("bob")
+    assert slots.dispatched("ada", 0.0)
+    assert slots.price("ada", 0.005) == Price("loading", pytest.approx(PRIOR_LOAD_S - 0.005))  # type: ignore[arg-type]  # a float's stand-in
+    slots.loaded("ada")
+    assert slots.price("ada", 0.005) == Price("active")
