@@ -79,6 +79,7 @@ def test_a_person_issues_a_key_sees_it_once_revokes_it_and_reads_a_decision(
 
     # Signs in with the keyboard alone; the page asked for comes next.
     page.goto(f"{live_server.url}/t/acorn/keys")
+    page.locator("#email:focus").wait_for()  # the page puts it there itself, a moment after it is loaded
     page.keyboard.type("ada@example.com")
     page.keyboard.press("Tab")
     page.keyboard.type(rows.PASSWORD)
@@ -107,7 +108,7 @@ def test_a_person_issues_a_key_sees_it_once_revokes_it_and_reads_a_decision(
     page.get_by_role("button", name="Revoke bot").click()
     page.get_by_text("Key bot is revoked.").wait_for()
     assert page.get_by_role("link", name="Revoke bot").count() == 0
-    page.get_by_text("no router reports").wait_for()
+    page.get_by_role("banner").get_by_text("no router reports").wait_for()
 
     # Reads a decision.
     page.get_by_role("navigation", name="acorn").get_by_role("link", name="Decisions").click()
