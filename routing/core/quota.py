@@ -1,7 +1,8 @@
 """Quotas: what the requests of a tenant, scope, key or endpoint may use, and how several routers keep one limit without asking each other.
 
 A router holds a *slice*: what it may let through before it has to hear from the others again. It reports what it used and hears what all used, in the
-background; between two exchanges it uses at most one slice. So whatever routers do at the same time, a limit is passed by one slice a router at most.
+background; between two exchanges it uses at most one slice. So whatever routers do at the same time, a limit is passed by one slice a router at most;
+by one that cannot hear the others and must not stop, by its *share*: the limit divided by the routers, which nobody else can know to be used.
 Pure: times are arguments, what travels are plain numbers. Limits by the minute slide: they hold for any sixty seconds, not from one full minute to
 the next, at whose border twice the limit would pass; a token bucket has the same flaw, as it lets a full bucket and a minute's refill through.
 

@@ -1032,6 +1032,13 @@ _QUOTAS = [
         (f"{QUOTA}::test_without_valkey_each_goes_by_its_share",),
     ),
     Mutant(
+        "quota: another share each time that Valkey is lost",
+        "routing/core/quota.py",
+        "return max(1, terms.limit // terms.routers) - _within(self.own, now_s)",
+        "return max(1, terms.limit // terms.routers) - self._hidden(now_s)",
+        (f"{QUOTA}::test_who_is_cut_off_adds_its_share_at_most",),
+    ),
+    Mutant(
         "quota: the nearest alone",
         "routing/dataplane/quotas.py",
         "return [entry for one in asked if (entry",

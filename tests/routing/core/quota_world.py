@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from routing.core.quota import MinuteMeter, MonthMeter, Terms
 
@@ -37,7 +37,7 @@ class World:
     errors_s: list[float]
     fields: dict[str, str] = field(default_factory=dict)
     now_s: float = 1000.0
-    lost: bool = False
+    cut: set[int] = field(default_factory=set)  # routers that Valkey does not answer
     requests: list[Request] = field(default_factory=list)
 
     @classmethod
@@ -54,7 +54,7 @@ class World:
 
     @property
     def terms(self) -> Terms:
-        return Terms(limit=self.limit, routers=self.routers, lost=self.lost)
+        return Terms(limit=self.limit, routers=self.routers)
 
     def clock_s(self, router: int) -> float:
         return self.now_s + self.errors_s[router]
@@ -62,7 +62,7 @@ class World:
     def ask(self, router: int, amount: int) -> Request | None:
         """A request of ``amount`` arrives."""
         meter, now_s = self.meters[router], self.clock_s(router)
-        if not meter.fits(now_s, amount, self.terms):
+        if not meter.fits(now_s, amount, replace(self.terms, lost=router in self.cut)):
             return None
         made = Request(self.now_s, router, meter.take(now_s, amount), amount)
         self.requests.append(made)
@@ -74,9 +74,12 @@ class World:
         self.meters[request.router].settle(self.clock_s(request.router), request.stamp, request.reserved, used)
 
     def exchange(self, router: int, *, answer_lost: bool = False) -> None:
-        """The router tells and hears; ``answer_lost``: Valkey did its part, and the router does not know."""
+        """The router tells and hears; ``answer_lost``: Valkey did its part, and the router does not know. One that is cut off speaks to nobody."""
         meter, now_s, process = self.meters[router], self.clock_s(router), f"process-{router}"
-        self.fields.update(meter.report(now_s, process))
+        said = meter.report(now_s, process)
+        if router in self.cut:
+            return
+        self.fields.update(said)
         if not answer_lost:
             for name in meter.heard(now_s, process, self.fields):
                 self.fields.pop(name, None)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from routing.core import quota
@@ -23,6 +23,7 @@ STEP = st.one_of(
     st.tuples(st.just("wait"), st.floats(0.001, 3.0), st.none()),
     st.tuples(st.just("rest"), st.floats(10.0, 130.0), st.none()),
 )
+CUT = st.tuples(st.sampled_from(["cut", "back"]), st.integers(0, 3), st.none())
 
 
 def _play(world: World, steps: list[tuple[str, Any, Any]], *, overrun: bool) -> None:
@@ -42,6 +43,10 @@ def _play(world: World, steps: list[tuple[str, Any, Any]], *, overrun: bool) -> 
         elif what == "settle" and (running := world.running()):
             request = running[one % len(running)]
             world.settle(request, other if overrun else min(other, request.reserved))
+        elif what == "cut":
+            world.cut.add(one % world.routers)
+        elif what == "back":
+            world.cut.discard(one % world.routers)
         elif what in ("wait", "rest"):
             world.now_s += one
 
@@ -147,14 +152,43 @@ def test_settling_conserves_within_a_minute(steps: list[tuple[str, Any, Any]], r
 
 @settings(max_examples=100)
 @given(steps=st.lists(STEP, max_size=100), limit=st.integers(4, 400), routers=st.integers(2, 4))
+@example(steps=[("burst", 0, 1), ("burst", 1, 1), ("greedy", 0, 4)], limit=6, routers=2)
 def test_without_valkey_each_goes_by_its_share(steps: list[tuple[str, Any, Any]], limit: int, routers: int) -> None:
     """Lost from the start, all routers together pass the limit by their slices at most, and each goes on by its share: nobody stops."""
     world = World.minute(limit, routers)
-    world.lost = True
-    _play(world, [step for step in steps if step[0] != "exchange"], overrun=False)
+    world.cut.update(range(routers))
+    _play(world, steps, overrun=False)
+    assert world.fields == {}
     assert _largest_window(world) <= max(routers, limit) + _overshoot(world, MINUTE_SLICES)
     world.now_s += 130
     assert world.ask(0, 1) is not None
+
+
+@settings(max_examples=300)
+@given(steps=st.lists(STEP | CUT, max_size=120), limit=st.integers(4, 400), routers=st.integers(2, 4))
+@example(steps=[("cut", 0, None), ("cut", 1, None), ("burst", 0, 1), ("burst", 1, 1), ("back", 0, None), ("greedy", 0, 4)], limit=6, routers=2)
+@example(steps=[("cut", 0, None), ("burst", 0, 1), ("back", 0, None), ("exchange", 0, False)] * 5, limit=40, routers=2)  # no share anew each time
+def test_who_is_cut_off_adds_its_share_at_most(steps: list[tuple[str, Any, Any]], limit: int, routers: int) -> None:
+    """Whoever loses Valkey and finds it again, and when: the limit, a slice for each router that never lost it, and a share for each that did."""
+    cut = {one % routers for what, one, _ in steps if what == "cut"}
+    for world, slices in ((World.minute(limit, routers), MINUTE_SLICES), (World.month(limit, routers), MONTH_SLICES)):
+        still = isinstance(world.meters[0], MonthMeter)  # what a month's reservations are believed for is another law
+        _play(world, [step for step in steps if not (still and step[0] in ("wait", "rest"))], overrun=False)
+        slice_of_one = _overshoot(world, slices) // routers
+        over = sum(max(slice_of_one, limit // routers) if router in cut else slice_of_one for router in range(routers))
+        assert _largest_window(world) <= limit + over
+
+
+def test_a_share_that_nobody_heard_of_passes_the_limit_until_it_is_told() -> None:
+    """Nobody knows what a router that is cut off uses, and it does not stop. The control: once it has told, neither lets anything through."""
+    world = World.minute(6, 2)
+    world.cut.add(1)
+    _play(world, [("burst", 1, 1), ("greedy", 0, 20)], overrun=False)
+    assert world.charged(0, world.now_s) == 6 + 3
+    world.cut.clear()
+    for router in (1, 0):
+        world.exchange(router)
+    assert [world.ask(router, 1) for router in (0, 1)] == [None, None]
 
 
 def test_what_was_let_in_is_not_let_in_twice_at_the_border_of_a_minute() -> None:

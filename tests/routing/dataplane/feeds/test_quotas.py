@@ -88,8 +88,8 @@ async def test_two_routers_keep_one_limit(make_rig: MakeRig, url: str) -> None:
             break
         await until(lambda: _heard(one) and _heard(two))
         passed += (await one.chat()).status == 200
-    assert passed >= LIMIT
-    await until(lambda: _heard(one) and _heard(two))
+    assert LIMIT <= passed <= LIMIT + 2 * Terms(LIMIT, 2).slice(MINUTE_SLICES)
+    await until(lambda: _left(one) == _left(two) == 0)  # what one heard last may be FRESH_S old: until then it has a slice, though all is used
     assert (await one.chat()).error["code"] == (await two.chat()).error["code"] == "quota_requests_per_minute"
 
 
