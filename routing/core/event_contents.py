@@ -9,7 +9,7 @@ from hashlib import sha256
 from routing.core.blocks import DIGEST_BYTES
 from routing.core.event_holdings import Holdings
 from routing.core.event_tables import FULL_KINDS, WINDOW_KINDS, Block, Group, Ignored, Name, Segment, Table, Waiting, more, plain_blocks, tier_of
-from routing.core.kv_events import MAX_NAME_CHARACTERS, SALT_PREFIX, Hash, Stored, split_keys
+from routing.core.kv_events import MAX_NAME_CHARACTERS, NO_HASHES, SALT_PREFIX, Hash, Stored, split_keys
 
 MAX_PARKED_SALTS = 16_384  # in one group of one engine: as many as its cache has blocks, or nearly
 MAX_SALT_CHARACTERS = 128  # ours have fewer
@@ -75,7 +75,7 @@ class Contents(Holdings):
         if counting and event.parent is None and _holds(group.known.get(hashes[0])):
             # A first block stored again: its prompt was computed twice, or its reuse is only reported.
             counting = False
-            if len(hashes) > 1:
+            if len(hashes) > 1 or event.continued:
                 table.counting = False
                 self.counters["set_semantics"] += 1
         try:
@@ -171,9 +171,10 @@ class Contents(Holdings):
         else:
             self._ignore(group, hashes[: len(positions)], place.ignored)
         if group.waiting_for:
+            put = frozenset(hashes) if event.continued else NO_HASHES
             for position in positions:
                 if hashes[position] in group.waiting_for:
-                    self._adopt(group, hashes[position])
+                    self._adopt(group, hashes[position], event.continued, put)
 
     def _credit(
         self, group: Group, segment: Segment, parent: bytes, hash_: Hash, tokens: bytes, *, tier: int, counting: bool, lanes: int = 0
@@ -183,12 +184,7 @@ class Contents(Holdings):
         if isinstance(known, Block):
             if known.parent != parent or known.segment != segment.number:
                 raise Conflict
-            copies = more(known.copies, tier, counting=counting)
-            if not known.copies & 255 and copies & 255:
-                segment.lower -= 1
-            if copies != known.copies:
-                self.counters["copies"] += 1
-            known.copies = copies
+            self.counters["copies"] += self._again(known, tier, counting=counting)
             return known.digest
         if known is not None:
             if not known.salt:
@@ -218,7 +214,7 @@ class Contents(Holdings):
         lanes = 0
         if known is not None:
             if place.orphan or (isinstance(known, Waiting) and known.salt == place.salt and known.parent == parent):
-                known.copies = more(known.copies, tier, counting=counting)
+                self._again(known, tier, counting=counting)
                 return
             if isinstance(known, Block) or known.salt:
                 raise Conflict
@@ -269,22 +265,33 @@ class Contents(Holdings):
             if known is None:
                 self.counters["without_tokens_unknown"] += 1
                 continue
-            copies = more(known.copies, tier, counting=False)
-            if isinstance(known, Block) and not known.copies & 255 and copies & 255:
-                self.segments[known.segment].lower -= 1
-            known.copies = copies
+            self._again(known, tier, counting=False)
+
+    def _again(self, known: Block | Waiting, tier: int, *, counting: bool) -> bool:
+        """A known block was stored in a tier; whether that is a copy more."""
+        copies = more(known.copies, tier, counting=counting)
+        if isinstance(known, Block) and not known.copies & 255 and copies & 255:
+            self.segments[known.segment].lower -= 1
+        changed = copies != known.copies
+        known.copies = copies
+        return changed
 
     # -- waiting blocks -----------------------------------------------------------------------------------------------------------------------------
 
-    def _adopt(self, group: Group, hash_: Hash) -> None:
-        """A parent came: the orphans that lacked it go where it is, and theirs after them."""
+    def _adopt(self, group: Group, hash_: Hash, continued: frozenset[Hash] = NO_HASHES, put: frozenset[Hash] = NO_HASHES) -> None:
+        """A parent came: the orphans that lacked it go where it is, and theirs after them. Those of an event that is ``continued`` wait for its later
+        pieces, unless they were in the one ``put`` now: adopted already, they would then be stored once more."""
         stack = [hash_]
         while stack:
             parent_hash = stack.pop()
             parent = group.known.get(parent_hash)
             if isinstance(parent, Waiting) and not parent.salt:
                 continue  # an orphan itself
-            for child_hash in group.waiting_for.pop(parent_hash, ()):
+            children = group.waiting_for.pop(parent_hash, [])
+            if continued and (left := [child_hash for child_hash in children if child_hash in continued and child_hash not in put]):
+                group.waiting_for[parent_hash] = left
+                children = [child_hash for child_hash in children if child_hash not in continued or child_hash in put]
+            for child_hash in children:
                 child = group.orphans.get(child_hash)
                 if child is None or child.parent != parent_hash:
                     continue

@@ -21,6 +21,7 @@ from routing.core.blocks import TOKEN_BYTES
 
 Hash = int | bytes
 ExtraKeys = tuple[tuple[Any, ...] | None, ...]
+NO_HASHES: Final[frozenset[Hash]] = frozenset()
 
 SALT_PREFIX: Final = "sr1-"
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
@@ -43,7 +44,8 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """Consecutive blocks of one chain became findable (or, with no tokens, reached another tier).
 
     ``tokens`` holds ``len(hashes) * block_tokens`` packed ids, or nothing. ``extra_keys`` has one entry for each block, or is None: then no block has
-    any. ``parent`` is the engine's hash of the block before the first; None: the first is a prompt's first.
+    any. ``parent`` is the engine's hash of the block before the first; None: the first is a prompt's first. ``continued``, never from the wire:
+    this is a piece of a larger event (:mod:`routing.core.kv_pieces`), others follow, and these are all hashes of that event.
     """
 
     hashes: tuple[Hash, ...]
@@ -59,6 +61,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     locality: str | None = None
     ownership: str | None = None
     cache_salt: str | None = None
+    continued: frozenset[Hash] = NO_HASHES
 
 
 class Removed(msgspec.Struct, frozen=True, gc=False):

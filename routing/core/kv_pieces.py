@@ -11,11 +11,15 @@ from collections.abc import Iterator
 import msgspec
 
 from routing.core.blocks import TOKEN_BYTES
-from routing.core.kv_events import Batch, Event, Removed, Stored
+from routing.core.kv_events import NO_HASHES, Batch, Event, Hash, Removed, Stored
 
 
 def cut(batch: Batch, most_blocks: int) -> list[Batch]:
-    """Pieces of at most ``most_blocks`` blocks each, in order; at least one. Applying all of them is applying ``batch``."""
+    """Pieces of at most ``most_blocks`` blocks each, in order; at least one. Applying all of them is applying ``batch``.
+
+    Two differences remain: bounds are kept after each piece and not only at the end, and where an engine contradicts itself or renames its blocks
+    inside one event, that may show at another place than in the whole, and what the pieces before it stored is forgotten.
+    """
     pieces: list[list[Event]] = [[]]
     room = most_blocks
     for event in batch.events:
@@ -35,12 +39,13 @@ def _parts(event: Event, most: int) -> Iterator[tuple[Event, int]]:
     if not isinstance(event, Stored | Removed) or len(event.hashes) <= most:
         yield event, max(1, len(event.hashes)) if isinstance(event, Stored | Removed) else 1
         return
+    whole = frozenset(event.hashes) if isinstance(event, Stored) and event.tokens else NO_HASHES
     for start in range(0, len(event.hashes), most):
         hashes = event.hashes[start : start + most]
-        yield (msgspec.structs.replace(event, hashes=hashes) if isinstance(event, Removed) else _part(event, start, hashes)), len(hashes)
+        yield (msgspec.structs.replace(event, hashes=hashes) if isinstance(event, Removed) else _part(event, start, hashes, whole)), len(hashes)
 
 
-def _part(event: Stored, start: int, hashes: tuple[int | bytes, ...]) -> Stored:
+def _part(event: Stored, start: int, hashes: tuple[Hash, ...], whole: frozenset[Hash]) -> Stored:
     width = event.block_tokens * TOKEN_BYTES
     end = start + len(hashes)
     return msgspec.structs.replace(
@@ -49,4 +54,5 @@ def _part(event: Stored, start: int, hashes: tuple[int | bytes, ...]) -> Stored:
         parent=event.hashes[start - 1] if start and event.tokens else event.parent,
         tokens=event.tokens[start * width : end * width],
         extra_keys=None if event.extra_keys is None else event.extra_keys[start:end],
+        continued=whole if end < len(event.hashes) else NO_HASHES,
     )

@@ -279,6 +279,17 @@ def test_a_full_report_adopts_and_counts_nothing_twice() -> None:
     assert _match(index, "abc") == 2
 
 
+def test_a_lower_block_that_orphans_continue_from_memory_is_in_memory() -> None:
+    """A run whose parent is unknown may hold a block that is credited already: its copy in GPU memory is counted there like any other."""
+    index = _holding(_root([1, 2], "ab", medium="CPU"))
+    (segment,) = index._contents.segments.values()
+    assert segment.lower == 2
+    index.apply(TARGET, batch(stored([9, 2], "xb", parent=8)), 0.0)
+    assert (index.sizes()[TARGET].orphans, segment.lower) == (1, 1)
+    index.apply(TARGET, batch(_root([1], "a")), 0.0)
+    assert (segment.lower, index.match(ns_key("A"), chain("A", "ab"), TARGET, 0.0).lower_blocks) == (0, 0)
+
+
 def test_orphans_of_a_foreign_prompt_are_foreign() -> None:
     index = _holding(stored([2], "b", parent=1), stored([1], "a", keys=["theirs"]))
     assert (index.sizes()[TARGET].orphans, index.sizes()[TARGET].ignored) == (0, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routing.core import blocks
@@ -50,7 +50,13 @@ def applied(batches: list[Batch]) -> tuple[object, ...]:
 
 
 @given(events, st.integers(1, 9))
+@example([stored(1, 0, 2), stored(1, 0, 2), Removed(tuple(1 * 100 + 11 - n for n in range(11)), "GPU")], 1)
+@example([stored(1, 2, 1), stored(1, 0, 3), Removed((102,), "GPU")], 2)
+@example([stored(1, 0, 6), Removed((102, 103), "GPU"), stored(1, 3, 6)], 5)
 def test_applying_the_pieces_is_applying_the_batch(written: list[Event], most: int) -> None:
+    """Whatever is stored, repeated, orphaned and removed. The examples: a repeated prompt whose first block is a piece of its own is a report in
+    full all the same; an orphan that its event stores again behind the cut gets no second copy, which one removal would leave behind; orphans of the
+    piece itself are adopted with it."""
     batch = Batch(1.0, tuple(written), 0, 3)
     pieces = cut(batch, most)
     assert applied(pieces) == applied([batch])
@@ -63,3 +69,17 @@ def test_a_small_batch_stays_whole() -> None:
     batch = Batch(1.0, (stored(1, 0, 3), Removed((1, 2), "GPU")), 0)
     assert cut(batch, 5) == [batch]
     assert [len(piece.events) for piece in cut(batch, 4)] == [1, 1]
+
+
+def test_an_orphan_waits_for_the_piece_that_stores_it_and_others_are_adopted_at_once() -> None:
+    """Between two pieces: block 1, which the second stores, is an orphan still; another child of block 0 is adopted. At the end both are credited."""
+    index = EventIndex()
+    index.set_generation(TARGET, 0, 0.0)
+    index.claim(SALT, ns_key=KEY, owner=OWNER, seed=SEED)
+    other = Stored((777,), 100, blocks.pack([7, 7]), SIZE, "GPU")
+    index.apply(TARGET, Batch(1.0, (stored(1, 1, 1), other), 0), 1.0)
+    first, second = cut(Batch(1.0, (stored(1, 0, 2),), 0), 1)
+    index.apply(TARGET, first, 1.0)
+    assert (index.sizes()[TARGET].credited, index.sizes()[TARGET].orphans) == (2, 1)
+    index.apply(TARGET, second, 1.0)
+    assert (index.sizes()[TARGET].credited, index.sizes()[TARGET].orphans) == (3, 0)
