@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from deploy.local.options import REPOSITORY
 from tests.console.browser.looks import Visit
 from tests.product import Product
 
@@ -112,4 +117,54 @@ def test_a_key_is_used_a_policy_tried_an_audit_and_a_replay_run(visit: Visit) ->
     form.get_by_label("And a document").fill("policy: round_robin")
     form.get_by_role("button", name="Replay").click()
     page.locator("img.trace-plot").first.wait_for()
+    assert visit.complaints() == []
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    """The address of one more simulated engine, with the demo's files, that nobody has declared."""
+    demo = REPOSITORY / "deploy" / "demo"
+    files = ["--tokenizer", str(demo / "tokenizer.json"), "--chat-template", str(demo / "chat_template.jinja")]
+    ports = ["--port", "0", "--kv-port", "0", "--replay-port", "0"]
+    argv = [sys.executable, "-m", "routing.simulator", *ports, *files]
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = re.search(r"url=(\S+)", process.stdout.readline())
+            assert ready
+            yield ready[1]
+        finally:
+            process.terminate()
+
+
+def test_a_replica_is_tested_and_added(visit: Visit, engine: str) -> None:
+    """What a router found of an engine is shown before it is added; where nothing is, that is shown; an added one is taken into service."""
+    page, name = visit.page, f"tried-{uuid.uuid4().hex[:6]}"
+
+    def asked(address: str, pool: str) -> None:
+        visit.open("/t/acme/replicas/new")
+        page.locator("#new_pool").fill(pool)
+        page.get_by_label("Name", exact=True).fill(name)
+        page.get_by_label("Address").fill(address)
+        page.get_by_label("Compare tokens for").select_option(label="llama-private")
+        page.get_by_role("button", name="Test it").click()
+
+    asked(engine, name)
+    page.get_by_role("heading", name="What was found").wait_for()
+    found = page.locator("dl.facts").inner_text()
+    for told in ("vllm", "sim-8b", "16 tokens", "published", "the same"):
+        assert told in found
+    page.get_by_role("button", name=f"Add it to {name}").click()
+    page.get_by_text(f"Replica {name} is added.").wait_for()
+    page.get_by_role("heading", name=name).wait_for()
+    page.locator(".applied .pill.good").wait_for()
+    token = next(cookie["value"] for cookie in page.context.cookies() if cookie["name"] == "csrftoken")
+    address = page.url.replace("/t/acme/", "/api/v1/")
+    removed = page.request.delete(address, headers={"X-CSRFToken": token, "X-Saltroute-Tenant": "acme"})  # the product is others' too
+    assert removed.ok, removed.text()
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        asked(f"http://127.0.0.1:{nobody.getsockname()[1]}", f"{name}-away")
+        page.get_by_text("Nothing answered there").wait_for()
     assert visit.complaints() == []
