@@ -98,7 +98,7 @@ def _by_seconds(
         terms[candidate.replica_id] = found
     scores = {replica_id: sum(found.values()) for replica_id, found in terms.items()}
     best_s = min(scores.values())
-    within_s = max(new.tie_share * best_s, new.tie_s)
+    within_s = new.tie_within_s(best_s)
     ranks: Ranks = {}
     for candidate in eligible:
         score_s = scores[candidate.replica_id]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from routing.core.event_tables import (
+    GONE_S,
+    MAX_GONE,
     SALT_BYTES,
     WAITING_BYTES,
     Block,
@@ -27,6 +29,7 @@ COUNTERS: Final = (
     "copies",
     "removed",
     "removed_unknown",
+    "removals_forgotten",
     "cleared",
     "parked",
     "parked_dropped",
@@ -143,6 +146,7 @@ class Holdings:
                 self.counters["removed"] += 1
                 if not copies:
                     self.drop(known)
+                    self._note_gone(group, known.digest, table.last_s)
                 else:
                     if known.copies & 255 and not copies & 255:
                         self.place_of(known).lower += 1
@@ -153,6 +157,16 @@ class Holdings:
                 self.leave_parked(group, known)
             else:
                 self.leave_orphans(group, known)
+
+    def _note_gone(self, group: Group, digest: bytes, now_s: float) -> None:
+        gone = group.gone
+        gone[digest] = now_s
+        gone.move_to_end(digest)
+        while gone[oldest := next(iter(gone))] < now_s - GONE_S:
+            del gone[oldest]
+        if len(gone) > MAX_GONE:
+            gone.popitem(last=False)
+            self.counters["removals_forgotten"] += 1
 
     def drop(self, block: Block) -> None:
         segment = self.segments[block.segment]

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from routing.core import blocks
 from routing.core.event_contents import Contents
-from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Group, Medium, Name, Owner, Segment, Table, Target, Unusable
+from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Applied, Group, Medium, Name, Owner, Segment, Table, Target, Unusable
 from routing.core.kv_events import Batch, Cleared, Removed, Stored
 
 Chain = Callable[[int], Sequence[bytes]]  # block size in tokens -> digests of whole blocks
@@ -32,28 +32,6 @@ DEFAULT_ORPHAN_BYTES = 64 * 1024**2
 DEFAULT_IGNORED_BYTES = 128 * 1024**2
 MAX_CLAIMS = 4096  # salts of one owner; the longest unused is forgotten first
 UNPARK_SLICE = 2048  # blocks credited in one go when a salt is claimed: about 5 ms
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What one batch did, in blocks.
-
-    ``accepted``: False, the batch was of an old generation or of a target that is not there. ``ignored``: of other salts, none, or behind media.
-    ``unusable``: why the target's events cannot be used, if so.
-    """
-
-    accepted: bool = True
-    stored: int = 0
-    copies: int = 0
-    removed: int = 0
-    removed_unknown: int = 0
-    parked: int = 0
-    orphaned: int = 0
-    ignored: int = 0
-    evicted: int = 0
-    cleared: bool = False
-    set_semantics: bool = False
-    unusable: Unusable | None = None
 
 
 class EventMatch(NamedTuple):
@@ -261,6 +239,19 @@ class EventIndex:
             return NO_EVENT_MATCH
         return EventMatch(gpu, gpu * group.block_tokens, held - gpu, MEDIA[tier] if held > gpu else "GPU", age_s)
 
+    def removed_s(self, chain: Chain, target: Target, tokens: int) -> float:
+        """When the engine last said that it removed the first block beyond the prefix of ``tokens`` that it holds; -inf where it said no such thing
+        within GONE_S. What an answer showed before that moment is not there any more."""
+        table = self._tables.get(target)
+        if table is None:
+            return -math.inf
+        removed_s = table.cleared_s
+        for group in table.groups.values():
+            digests, next_ = chain(group.block_tokens), tokens // group.block_tokens
+            if next_ < len(digests):
+                removed_s = max(removed_s, group.gone.get(digests[next_], -math.inf))
+        return removed_s
+
     def largest_block(self, target: Target) -> int:
         """The largest of :meth:`block_sizes`; 0 of none."""
         table = self._tables.get(target)
@@ -328,6 +319,7 @@ class EventIndex:
                 contents.remove(table, event)
             elif isinstance(event, Cleared):
                 counters["cleared"] += 1
+                table.cleared_s = now_s
                 contents.empty(table)
                 table.counting = True
             else:

@@ -6,8 +6,10 @@ forms a cycle through blocks, and dictionaries of them are not traversed by the 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -38,9 +40,33 @@ BLOCK_BYTES = 290  # at most what one credited block takes: 258 to 284 measured 
 SALT_BYTES = 640  # what a salt's first parked block takes besides: the salt and the list of its blocks
 WAITING_BYTES = 320  # what one parked or orphaned block takes besides its tokens
 IGNORED_BYTES = 180
+GONE_S = 2.0  # for so long a removal is remembered: what answers showed before it must not be believed any more
+MAX_GONE = 8192  # removals of one KV group; twice what an engine of 2,000 blocks/s turns over in that time
 
 Ignored = Literal["foreign", "media", "adapter", "crowded"]
 Unusable = Literal["unknown_spec_kind", "block_size", "hash_conflict", "too_many_groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one batch did, in blocks.
+
+    ``accepted``: False, the batch was of an old generation or of a target that is not there. ``ignored``: of other salts, none, or behind media.
+    ``unusable``: why the target's events cannot be used, if so.
+    """
+
+    accepted: bool = True
+    stored: int = 0
+    copies: int = 0
+    removed: int = 0
+    removed_unknown: int = 0
+    parked: int = 0
+    orphaned: int = 0
+    ignored: int = 0
+    evicted: int = 0
+    cleared: bool = False
+    set_semantics: bool = False
+    unusable: Unusable | None = None
 
 
 class Block(msgspec.Struct, gc=False, eq=False):
@@ -159,7 +185,7 @@ class Group:
     """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
 
     __slots__ = (
-        *("block_tokens", "ignored", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
+        *("block_tokens", "gone", "ignored", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
         *("segments", "waiting_for", "width", "window_blocks"),
     )
 
@@ -174,6 +200,7 @@ class Group:
         self.orphans: OrderedDict[Hash, Waiting] = OrderedDict()
         self.waiting_for: dict[Hash, list[Hash]] = {}  # by the parent that orphans lack
         self.ignored: OrderedDict[Hash, Ignored] = OrderedDict()
+        self.gone: OrderedDict[bytes, float] = OrderedDict()  # credited blocks removed of late, by digest: when, oldest first
         self.parked_bytes = 0
         self.orphan_bytes = 0
 
@@ -181,11 +208,12 @@ class Group:
 class Table:
     """One target."""
 
-    __slots__ = ("counting", "generation", "groups", "last_s", "unusable")
+    __slots__ = ("cleared_s", "counting", "generation", "groups", "last_s", "unusable")
 
     def __init__(self, generation: int, now_s: float) -> None:
         self.generation = generation
         self.last_s = now_s
+        self.cleared_s = -math.inf  # when the engine last said that its cache was reset
         self.groups: dict[int, Group] = {}
         self.counting = True  # copies are counted; False: set semantics, until the cache is known to be empty
         self.unusable: Unusable | None = None

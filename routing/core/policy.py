@@ -13,6 +13,7 @@ PRIORITIES = ("interactive", "standard", "batch")  # classes inside a tenant, th
 Overload = Literal["hold", "shed", "spill"]
 PolicyName = Literal["ettft", "round_robin", "least_outstanding", "bounded_hash", "longest_prefix", "session", "weighted"]
 SCORERS = ("wait", "prefill", "tier", "external_price", "pressure", "slo_guard", "adapter")
+MOST_TIE_S = 0.02  # a share of a long prompt's score, its price included, is half a second of somebody's wait
 
 
 class PolicyError(ValueError):
@@ -39,6 +40,10 @@ class RoutingPolicy:
     concurrency_threshold: int = 64  # longest_prefix: in-flight requests above which the next best match is taken
     tie_share: float = 0.02
     tie_s: float = 0.005
+
+    def tie_within_s(self, best_s: float) -> float:
+        """How much more than the best score (seconds) still ties with it."""
+        return max(min(self.tie_share * best_s, MOST_TIE_S), self.tie_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from routing.core.weighing import Row, Weighed
 
 Ordered = tuple[list[Row], Sequence[str]]  # best first, and the names of their terms
 _BY_TIME = RoutingPolicy()
-MOST_TIE_S = 0.02  # a share of a long prompt's score, its price included, is half a second of somebody's wait
 Rank = tuple[float, ...] | tuple[object, ...]
 
 
@@ -88,7 +87,7 @@ def _by_seconds(ask: Ask, eligible: Sequence[Replica], policy: RoutingPolicy) ->
         rows.append(Row(replica, estimate, terms))
         scores.append(sum(terms))
     best_s = min(scores)
-    most_s = best_s + max(min(policy.tie_share * best_s, MOST_TIE_S), policy.tie_s)
+    most_s = best_s + policy.tie_within_s(best_s)
     ranks: list[tuple[float, float, int, bytes, str, int]] = []
     for place, (replica, estimate, score_s) in enumerate(zip(eligible, estimates, scores, strict=True)):
         tied = score_s <= most_s

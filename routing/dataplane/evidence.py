@@ -1,7 +1,8 @@
 """What is believed of a replica's cache for one prompt: events where they can be trusted, the router's own history for the rest.
 
 State ``exact`` and exact tokens: what events show, and beyond it only dispatches in flight and answers younger than the events' lag; an older answer
-would have been confirmed by now, so without a confirmation the block is gone. Otherwise events and history both count, whichever is surer for each
+would have been confirmed by now, so without a confirmation the block is gone. Nor does an answer count that is older than the engine's word that it
+removed what it showed: with a small cache that is sooner. Otherwise events and history both count, whichever is surer for each
 part of the prompt. State ``history``: history alone.
 
 Confidence in a block that events show is that of its tier, halved while messages of its engine are missing. Where a request names its data-parallel
@@ -14,6 +15,7 @@ import math
 from typing import NamedTuple
 
 from routing.core import prefix
+from routing.core.event_tables import GONE_S
 from routing.core.residency import AGE_CONSTANT_S, NO_MATCH, P_EVENT, Match
 from routing.core.residency_state import Reason, State
 from routing.core.trust import engine_rule
@@ -22,7 +24,7 @@ from routing.dataplane.ranks import Rank
 from routing.dataplane.residency import Shown
 from routing.dataplane.state import Plane
 
-EVENT_LAG_S = 2.0  # an engine says within this what it holds
+EVENT_LAG_S = GONE_S  # an engine says within this what it holds
 DURING_GAP = 0.5
 TIER_TRUST = {"GPU": 1.0, "CPU": 0.8, "STORAGE": 0.5}  # that a block there is used; slower tiers have yet to prove themselves
 UNTRUE = Shown(state="history", reason="kappa", since_s=None)  # of a namespace, or a tenant: what events promised it did not come true
@@ -44,15 +46,16 @@ class Belief(NamedTuple):
 
 class _Shown(NamedTuple):
     """What events show: tokens, how many of them to expect, whether that is all that is known exactly of the prompt. ``most_tokens`` is what the
-    engine would take from its cache if it held all."""
+    engine would take from its cache if it held all; ``removed_s``: when it said that what follows was removed, -inf where it did not of late."""
 
     tokens: int
     most_tokens: int
     expected_tokens: float
     all_exact: bool
     age_s: float
-    lower_tokens: float = 0.0
-    tier: str | None = None
+    removed_s: float
+    lower_tokens: float
+    tier: str | None
 
 
 def believe(
@@ -69,7 +72,8 @@ def believe(
     history = NO_MATCH
     if prompt.digests:
         place = url if rank is None else rank.key
-        history = plane.index.match(key, prompt.digests, place, now_s, owner=owner, max_age_s=EVENT_LAG_S if bound else math.inf, tau_s=tau_s)
+        max_age_s = min(EVENT_LAG_S, now_s - shown.removed_s) if shown is not None and bound else math.inf
+        history = plane.index.match(key, prompt.digests, place, now_s, owner=owner, max_age_s=max_age_s, tau_s=tau_s)
     held_bytes = prefix.covered_bytes(history.blocks)
     remembered = min(prompt.tokens, int(held_bytes / prompt.bytes_per_token))
     if shown is not None:
@@ -103,6 +107,7 @@ def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s:
     size = max([events.largest_block(target) for target in targets], default=0)
     sure = P_EVENT * (DURING_GAP if standing.reason in _GAPS else 1.0)
     tokens = expected = below = age_s = 0.0
+    removed_s = math.inf if targets else -math.inf
     tier: str | None = None
     for target in targets:
         match = events.match_chain(key, prompt.chain, target, now_s)
@@ -110,6 +115,7 @@ def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s:
         tokens += match.tokens + lower
         expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
         age_s = max(age_s, match.age_s)
+        removed_s = min(removed_s, events.removed_s(prompt.chain, target, match.tokens + lower))
         if lower:
             below, tier = below + sure * lower * TIER_TRUST[match.medium], match.medium
     count = max(1, len(targets))
@@ -117,4 +123,4 @@ def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s:
     most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
     held = min(most_tokens, int(tokens / count))
     expected = min(held * P_EVENT, expected / count)
-    return _Shown(held, most_tokens, expected, int(tokens / count) >= whole_tokens > 0, age_s, below / count, tier)
+    return _Shown(held, most_tokens, expected, int(tokens / count) >= whole_tokens > 0, age_s, removed_s, below / count, tier)

@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
@@ -92,6 +92,7 @@ class Replica:
         self._resumed = asyncio.Event()
         self._resumed.set()
         self.transfers: Transfers | None = None
+        self.watch: Callable[[Output], None] = lambda _output: None  # sees every output as it leaves
         self._begin()
 
     def _begin(self) -> None:
@@ -303,6 +304,7 @@ class Replica:
 
     def _deliver(self, output: Output) -> None:
         """Events left before: a subscriber may know of the prompt's blocks before its client reads the first byte."""
+        self.watch(output)
         generation = self._generations.get(output.request_id)
         if generation is None:
             return  # aborted while the step ran

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,6 @@ from typing import Any
 from routing.simulator.config import EngineConfig, ReplicaConfig, TimeModel
 from routing.simulator.fleet import Fleet, fleet_configs
 from routing.simulator.language import KNOWN_WORDS
-from routing.simulator.replica import Replica
 from routing.simulator.submission import Output
 from routing.traces.request import TraceRequest, tokens_in
 from routing.traces.workloads import BLOCK_TOKENS
@@ -47,18 +46,15 @@ class First:
     cached_tokens: int
 
 
-class _Watched(Replica):
-    """A replica that notes first tokens, by the clock of this process: the engine's own may lag behind it where the machine is busy."""
+def _noting(seen: list[First], number: int, speed: float) -> Callable[[Output], None]:
+    """Notes first tokens by the clock of this process: the engine's own may lag behind it where the machine is busy."""
 
-    number = 0
-    speed = 1.0
-    seen: list[First]
-
-    def _deliver(self, output: Output) -> None:
+    def note(output: Output) -> None:
         if output.index == 0:
-            ttft_s = (asyncio.get_running_loop().time() - output.arrived_s) * self.speed
-            self.seen.append(First(self.number, ttft_s, output.prompt_tokens, output.cached_tokens))
-        super()._deliver(output)
+            ttft_s = (asyncio.get_running_loop().time() - output.arrived_s) * speed
+            seen.append(First(number, ttft_s, output.prompt_tokens, output.cached_tokens))
+
+    return note
 
 
 @cache
@@ -147,9 +143,8 @@ async def watched_fleet(folder: Path, speed: float, seen: list[First]) -> AsyncI
     """A fresh fleet whose first tokens arrive in ``seen``."""
     fleet = Fleet(fleet_configs(_config(folder, speed), REPLICAS))
     for number, one in enumerate(fleet.replicas):
-        watched = _Watched(one.replica.config, one.replica.tokenizer)
-        watched.number, watched.speed, watched.seen = number, speed, seen
-        one.replica = watched
+        for rank in one.ranks:
+            rank.watch = _noting(seen, number, speed)
     try:
         await fleet.start()
         yield fleet

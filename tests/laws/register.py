@@ -645,6 +645,13 @@ _EVENTS = [
         (f"{EVENT_INDEX}::test_batches_of_other_generations_and_of_targets_that_are_not_there_are_refused",),
     ),
     Mutant(
+        "an answer believed although the engine removed what it showed",
+        "routing/dataplane/evidence.py",
+        "max_age_s = min(EVENT_LAG_S, now_s - shown.removed_s)",
+        "max_age_s = EVENT_LAG_S",
+        ("tests/routing/dataplane/feeds/test_kv.py::test_an_answer_counts_no_longer_than_until_the_engine_removes_what_it_showed",),
+    ),
+    Mutant(
         "a tenant pushed below its share of the event index",
         "routing/core/event_holdings.py",
         "payer = max(active, key=lambda owner: owner.blocks)",

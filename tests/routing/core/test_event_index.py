@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core import blocks, event_contents, event_index
+from routing.core import blocks, event_contents, event_holdings, event_index, event_tables
 from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
 from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, SALT_BYTES, WAITING_BYTES
 from routing.core.kv_events import Batch, Cleared, Event, Removed, Stored, Unknown
@@ -76,6 +78,43 @@ def test_digests_of_another_seed_or_size_find_nothing() -> None:
     assert index.match(ns_key("A"), chain("B", "ab"), TARGET, 0.0).blocks == 0
     assert index.match(ns_key("A"), blocks.token_chain(seed("A"), tokens("ab"), 1), TARGET, 0.0).blocks == 0
     assert index.block_sizes(TARGET) == (2,)
+
+
+# -- removals ---------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _removed_s(index: EventIndex, word: str, held: int, name: str = "A") -> float:
+    return index.removed_s(lambda _size: chain(name, word), TARGET, held * 2)
+
+
+def test_a_removal_is_remembered_for_a_while_by_the_block_that_a_prompt_misses() -> None:
+    index = _holding(_root([1, 2, 3], "abc"))
+    assert _removed_s(index, "abc", 3) == _removed_s(index, "abc", 1) == -math.inf
+    index.apply(TARGET, batch(Removed((3,))), 5.0)
+    index.apply(TARGET, batch(Removed((2,))), 6.0)
+    assert (_removed_s(index, "abc", 1), _removed_s(index, "abx", 1), _removed_s(index, "abc", 2)) == (6.0, 6.0, 5.0)
+    assert _removed_s(index, "axc", 1) == _removed_s(index, "abc", 1, "B") == _removed_s(index, "a", 1) == -math.inf
+    assert index.removed_s(lambda _size: chain("A", "abc"), (URL, 1), 2) == -math.inf
+    index.apply(TARGET, batch(_root([9], "z"), Removed((9,))), 5.0 + 2 * event_tables.GONE_S)
+    assert _removed_s(index, "abc", 1) == _removed_s(index, "abc", 2) == -math.inf
+    index.apply(TARGET, batch(Cleared()), 20.0)
+    assert _removed_s(index, "abc", 0) == _removed_s(index, "q", 0) == 20.0
+
+
+def test_a_copy_or_a_tier_that_stays_is_no_removal() -> None:
+    index = _holding(_root([1, 2], "ab"), stored([2], "b", parent=1))
+    index.apply(TARGET, batch(Removed((2,))), 5.0)
+    assert _removed_s(index, "ab", 1) == -math.inf
+    index.apply(TARGET, batch(Removed((2,))), 6.0)
+    assert _removed_s(index, "ab", 1) == 6.0
+
+
+def test_remembered_removals_are_bounded_and_what_is_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_holdings, "MAX_GONE", 2)
+    index = _holding(_root([1, 2, 3], "abc"))
+    index.apply(TARGET, batch(Removed((3,)), Removed((2,)), Removed((1,))), 5.0)
+    assert [_removed_s(index, "abc", held) for held in (0, 1, 2)] == [5.0, 5.0, -math.inf]
+    assert index.counters["removals_forgotten"] == 1
 
 
 # -- copies ----------------------------------------------------------------------------------------------------------------------------------------

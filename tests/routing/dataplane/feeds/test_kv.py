@@ -170,6 +170,24 @@ async def test_where_events_are_exact_an_old_answer_proves_nothing_and_a_fresh_o
     assert (await asked(rig, prompt(20)))["A"].matched_tokens > 18 * BLOCK
 
 
+@pytest.mark.parametrize("gone", [pytest.param(removed(20, 19, 18), id="removed"), pytest.param(CLEARED, id="cleared")])
+async def test_an_answer_counts_no_longer_than_until_the_engine_removes_what_it_showed(rig: Rig, source: FakeSource, gone: Any) -> None:
+    """A small cache turns over sooner than an answer grows old: the event that took a block away is the younger evidence, until the next answer."""
+    salt = await exact(rig, source)
+    source.say(chain(20, salt))
+    await until(lambda: held(rig, rig.a) == 20)
+    await asked(rig, prompt(20))
+    assert (await asked(rig, prompt(20)))["A"].matched_tokens == 20 * BLOCK
+    source.say(gone)
+    await until(lambda: held(rig, rig.a) < 20)
+    left = held(rig, rig.a) * BLOCK
+    after = (await asked(rig, prompt(20)))["A"]
+    assert (after.matched_tokens, after.residency) == (left, "exact")
+    again = (await asked(rig, prompt(20)))["A"]  # that request was answered after the removal; its own event may still come
+    assert again.evidence == "inferred"
+    assert again.matched_tokens > 18 * BLOCK
+
+
 async def test_a_prompt_without_exact_tokens_goes_by_history(rig: Rig, source: FakeSource) -> None:
     await exact(rig, source)
     text = {"model": "m-7b", "prompt": "x" * 4000}
