@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core import candidates, ttft
-from routing.core.policy import RoutingPolicy
-from routing.core.scheduler import MOST_TIE_S, decide
+from routing.core.policy import MOST_TIE_S, RoutingPolicy
+from routing.core.scheduler import decide
 from routing.core.scorer import Field
 from routing.core.scorers import REGISTER
 from routing.core.types import Ask, Candidate, Decision, Replica
