@@ -80,6 +80,7 @@ def _by_rank(name: bytes) -> _Family:
 
 
 _RANKS_RUNNING, _RANKS_WAITING = _by_rank(b"vllm:num_requests_running"), _by_rank(b"vllm:num_requests_waiting")
+_RANKS_SERVED = _by_rank(b"vllm:prompt_tokens_total")
 _RANKS_KV_USED = _by_rank(b"vllm:kv_cache_usage_perc")
 _AWAKE = _Family(
     b"vllm:engine_sleep_state", re.compile(rb'^vllm:engine_sleep_state\{[^}\n]*sleep_state="awake"[^}\n]*\}[ \t]+' + _NUMBER, re.MULTILINE)
@@ -163,14 +164,16 @@ def _numbers(family: _Family, page: bytes) -> dict[int, float] | None:
 
 
 def _ranks(page: bytes) -> tuple[RankLoad, ...] | None:
-    """The loads of data-parallel ranks, of an engine of one too; None where rows are not told apart by rank."""
+    """The loads of data-parallel ranks, of an engine of one too; None where rows are not told apart by rank. A rank's gauges appear with its first
+    request, its counters with the engine."""
     running, waiting = _numbers(_RANKS_RUNNING, page), _numbers(_RANKS_WAITING, page)
-    if running == {} == waiting:
-        return None
+    served = _numbers(_RANKS_SERVED, page) or {}
     if running is None or waiting is None or waiting.keys() != running.keys():
         return ()
     used = _numbers(_RANKS_KV_USED, page) or {}
-    return tuple(RankLoad(one, running[one], waiting[one], min(1.0, used[one]) if one in used else None) for one in sorted(running))
+    numbers = sorted(running.keys() | served.keys())
+    loads = [RankLoad(one, running.get(one, 0.0), waiting.get(one, 0.0), min(1.0, used[one]) if one in used else None) for one in numbers]
+    return tuple(loads) if loads else None
 
 
 def read_load(family: str, page: bytes) -> EngineLoad:

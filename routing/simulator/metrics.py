@@ -13,6 +13,7 @@ from routing.simulator.config import ReplicaConfig
 from routing.simulator.submission import Output, Stats, StepResult
 
 _LABELS = ("engine", "model_name")
+_FROM_THE_START = ("process_start_time_seconds", "vllm:cache_config_info")
 _COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 _LATENCY_S = (*(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),)
 _TOKEN_LATENCY_S = (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),)
@@ -58,6 +59,7 @@ class ReplicaMetrics:
 
     def __init__(self, config: ReplicaConfig, *, started_unix_s: float) -> None:
         self.registry = CollectorRegistry()
+        self.stepped = False
         self._ids = {"engine": str(config.data_parallel_rank), "model_name": config.model}
         self._counters = {name: self._counter(name) for name in _COUNTERS}
         self._histograms = {name: self._histogram(name, bounds) for name, bounds in _HISTOGRAMS.items()}
@@ -111,6 +113,7 @@ class ReplicaMetrics:
 
     def observe_step(self, result: StepResult, done_s: float) -> None:
         """Count a step that ended at ``done_s`` on the engine's clock."""
+        self.stepped = True
         stats = result.stats
         self.show(stats)
         self._counters["prefix_cache_queries"].inc(stats.queried_tokens)
@@ -198,7 +201,8 @@ class ReplicaMetrics:
 
 
 class _Together(Collector):
-    """The families of several ranks, each once; what a process says of itself is the first rank's."""
+    """The families of several ranks, each once; what a process says of itself is the first rank's. As with vLLM of several ranks, gauges of a rank
+    appear with its first step."""
 
     def __init__(self, ranks: Sequence[ReplicaMetrics]) -> None:
         self._ranks = ranks
@@ -207,6 +211,8 @@ class _Together(Collector):
         families: dict[str, Metric] = {}
         for rank in self._ranks:
             for family in rank.registry.collect():
+                if not rank.stepped and family.type == "gauge":
+                    family.samples = [one for one in family.samples if one.name in _FROM_THE_START]
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += [one for one in family.samples if "engine" in one.labels]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_ports_are_distinct_free_and_below_the_ephemeral_range() -> None:
     ports = vllm_cpu.free_ports(9)
     assert len(set(ports)) == 9
     assert max(ports) < 32_768
+
+
+def test_ports_in_a_row_are_free_and_nobody_elses() -> None:
+    ports = vllm_cpu.free_ports(4, in_row=3)
+    taken = [port + offset for port in ports for offset in range(3)]
+    assert len(set(taken)) == 12
+    for port in taken:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    with socket.socket() as other:
+        other.bind(("", ports[0] + 1))
+        assert not vllm_cpu._is_free(ports[0] + 1)
 
 
 def test_every_replica_publishes_events_and_reports_cached_tokens() -> None:

@@ -122,21 +122,21 @@ def start_pair(installation: Installation, *, decode_context_tokens: int = CONTE
 
 
 def start(
-    installation: Installation, names: Sequence[str], *, kv_blocks: int = KV_BLOCKS, adapters: Mapping[str, Path] | None = None
+    installation: Installation, names: Sequence[str], *, kv_blocks: int = KV_BLOCKS, adapters: Mapping[str, Path] | None = None, ranks: int = 1
 ) -> list[Replica]:
-    """Start one replica for each name, each with a cache of ``kv_blocks`` and a slot for one of the LoRA ``adapters`` (directories by name), and wait
-    until all are healthy; if one fails, none is left running.
+    """Start one replica for each name, each with a cache of ``kv_blocks`` (in each of its data-parallel ``ranks``) and a slot for one of the LoRA
+    ``adapters`` (directories by name), and wait until all are healthy; if one fails, none is left running.
 
     Raises:
         EngineUnavailableError: a replica ended, or did not answer in time; the text ends with its log's last line.
     """
     run = installation.root / "run"
     run.mkdir(parents=True, exist_ok=True)
-    ports = free_ports(3 * len(names))
+    ports = free_ports(3 * len(names), in_row=ranks)
     started: list[Replica] = []
     try:
         for position, name in enumerate(names):
-            started.append(_spawn(installation, name, ports[3 * position : 3 * position + 3], kv_blocks, adapters=adapters))
+            started.append(_spawn(installation, name, ports[3 * position : 3 * position + 3], kv_blocks, adapters=adapters, ranks=ranks))
         _wait_until_healthy(started)
     except BaseException:
         stop(started)
@@ -173,19 +173,25 @@ def stop(replicas: Sequence[Replica]) -> None:
         _reap(replica.pid)
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct TCP ports that nobody listens on now, on any interface."""
+def free_ports(count: int, *, in_row: int = 1) -> list[int]:
+    """Distinct TCP ports that nobody listens on now, on any interface. ``in_row``: so many from each on, as an engine counts its ranks' up."""
     found: list[int] = []
-    candidates = random.sample(PORTS, len(PORTS))
+    starts = range(PORTS.start, PORTS.stop, in_row)
+    candidates = random.sample(starts, len(starts))
     while len(found) < count:
         port = candidates.pop()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        found.append(port)
+        if all(_is_free(port + offset) for offset in range(in_row)):
+            found.append(port)
     return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def command(
@@ -262,6 +268,7 @@ def _spawn(
     connector: Connector | None = None,
     context_tokens: int = CONTEXT_TOKENS,
     adapters: Mapping[str, Path] | None = None,
+    ranks: int = 1,
 ) -> Replica:
     log = installation.root / "run" / f"{name}.log"
     port, events_port, replay_port = ports
@@ -269,7 +276,8 @@ def _spawn(
         process = subprocess.Popen(
             command(installation, port, events_port, replay_port, kv_blocks, context_tokens=context_tokens)
             + ([] if connector is None else connector.flags)
-            + adapter_flags(adapters or {}),
+            + adapter_flags(adapters or {})
+            + ([] if ranks == 1 else ["--data-parallel-size", str(ranks)]),
             env=environment(installation)
             | ({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if adapters else {})
             | ({} if connector is None else connector.environment),

@@ -62,6 +62,16 @@ def test_loads_are_read_by_rank() -> None:
     assert read_load("sglang", text).ranks is None
 
 
+def test_a_rank_that_served_nothing_yet_is_one_all_the_same() -> None:
+    """Seen on vLLM 0.32: gauges of a rank appear with its first request, its counters are there from the start."""
+    counters = [f'vllm:prompt_tokens_total{{engine="{one}",model_name="m"}} {one * 200}.0' for one in (0, 1)]
+    gauges = ['vllm:num_requests_running{engine="1",model_name="m"} 2.0', 'vllm:num_requests_waiting{engine="1",model_name="m"} 1.0']
+    fresh, first = read_load("vllm", page(*counters)), read_load("vllm", page(*counters, *gauges))
+    assert [(one.number, one.running, one.waiting) for one in fresh.ranks or ()] == [(0, 0.0, 0.0), (1, 0.0, 0.0)]
+    assert [(one.number, one.running, one.waiting) for one in first.ranks or ()] == [(0, 0.0, 0.0), (1, 2.0, 1.0)]
+    assert (fresh.running, first.running) == (None, 2.0)
+
+
 @pytest.mark.parametrize(
     ("rows", "found"),
     [

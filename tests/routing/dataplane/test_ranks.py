@@ -151,10 +151,22 @@ async def test_load_of_others_counts_at_the_rank_that_has_it(make_rig: MakeRig, 
     engine.ranks[2].metrics._waiting.set(5)
     state.ranks[1].in_flight = 2
     engine.ranks[1].metrics._running.set(2)
+    for busy in (1, 2):
+        engine.ranks[busy].metrics.stepped = True
     await scrape(rig)
     now_s = time.monotonic()
     shown = [rank.foreign(now_s) for rank in state.ranks]
     assert [(waiting > 0, running > 0) for waiting, running in shown] == [(False, False), (False, False), (True, True), (False, False)]
+
+
+async def test_a_rank_is_named_although_another_served_nothing_yet(make_rig: MakeRig, engine: RunningReplica) -> None:
+    """A rank's gauges appear with its first request; one that had none is named all the same."""
+    rig = await before(make_rig, engine)
+    await rig.call("POST", "/v1/completions", json={"model": "m-7b", "prompt": list(range(1000, 1500)), "max_tokens": 2})
+    await scrape(rig)
+    stepped = [rank.metrics.stepped for rank in engine.ranks]
+    assert sum(stepped) == 1
+    assert len(rig.router.plane.engine(engine.url).ranks) == RANKS
 
 
 async def test_all_probes_of_one_audit_meet_one_rank_and_other_audits_others(make_rig: MakeRig, engine: RunningReplica) -> None:

@@ -70,6 +70,7 @@ async def test_metrics_have_a_row_for_each_rank_and_one_process(client: aiohttp.
     rows = dict(re.findall(r'^vllm:request_success_total\{engine="(\d+)",finished_reason="length",[^}]*\} ([0-9.]+)$', page, re.MULTILINE))
     assert rows == {"0": "0.0", "1": "1.0", "2": "0.0"}
     assert sorted(re.findall(r'^vllm:cache_config_info\{[^}]*?engine="(\d+)"', page, re.MULTILINE)) == ["0", "1", "2"]
+    assert re.findall(r'^vllm:num_requests_running\{engine="(\d+)"', page, re.MULTILINE) == ["1"]  # gauges come with the first request, as vLLM's do
     assert page.count("# TYPE vllm:num_requests_running ") == 1
     assert len(re.findall(r"^process_start_time_seconds ", page, re.MULTILINE)) == 1
 
