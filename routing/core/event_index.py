@@ -36,13 +36,17 @@ UNPARK_SLICE = 2048  # blocks credited in one go when a salt is claimed: about 5
 
 class EventMatch(NamedTuple):
     """What of a prompt an engine holds. ``blocks``: in GPU memory, from the start. ``lower_blocks``: those right after them that slower tiers hold;
-    ``medium`` is then the slowest. ``tokens`` counts the first. ``age_s``: since the target's latest message."""
+    ``medium`` is then the slowest. ``tokens`` counts the first. ``age_s``: since the target's latest message. ``block_tokens`` is the largest size of
+    the target's blocks, 0 of one that showed none. ``removed_s``: when the engine said that it removed what follows, -inf where it said no such thing
+    within GONE_S; what an answer showed before that moment is not there any more."""
 
     blocks: int
     tokens: int
     lower_blocks: int
     medium: Medium
     age_s: float
+    block_tokens: int = 0
+    removed_s: float = -math.inf
 
 
 NO_EVENT_MATCH: Final = EventMatch(blocks=0, tokens=0, lower_blocks=0, medium="GPU", age_s=0.0)
@@ -200,21 +204,35 @@ class EventIndex:
     def match_chain(self, ns_key: bytes, chain: Chain, target: Target, now_s: float) -> EventMatch:
         """As :meth:`match`, for whatever block sizes the target's KV groups have. A prefix counts as far as every group holds it."""
         table = self._tables.get(target)
-        if table is None or table.unusable is not None or not table.groups:
+        if table is None or table.unusable is not None:
             return NO_EVENT_MATCH
-        if len(table.groups) == 1:
-            (group,) = table.groups.values()
-            if group.window_blocks is None:
-                return self._match_one(group, ns_key, chain, max(0.0, now_s - table.last_s))
+        if not table.groups:
+            return NO_EVENT_MATCH._replace(removed_s=table.cleared_s)
+        age_s = now_s - table.last_s if now_s > table.last_s else 0.0
+        if len(table.groups) != 1:
+            return self._match_groups(table, ns_key, chain, age_s)
+        (group,) = table.groups.values()
+        if group.window_blocks is not None:
+            return self._match_groups(table, ns_key, chain, age_s)
+        size, digests = group.block_tokens, chain(group.block_tokens)
+        segment = group.segments.get(ns_key)
+        held, gpu, tier = (0, 0, 0) if segment is None else self._held(segment, digests)
+        removed_s = table.cleared_s
+        if group.gone and held < len(digests):
+            removed_s = max(removed_s, group.gone.get(digests[held], removed_s))
+        return EventMatch(gpu, gpu * size, held - gpu, MEDIA[tier] if held > gpu else "GPU", age_s, size, removed_s)
+
+    def _match_groups(self, table: Table, ns_key: bytes, chain: Chain, age_s: float) -> EventMatch:
+        """As :meth:`match_chain`, of several KV groups, or of one that needs no more than a window."""
         tokens = gpu_tokens = 1 << 62
         lowest, unit = 0, 1
         for group in sorted(table.groups.values(), key=_windowed):
-            segment = group.segments.get(ns_key)
-            if segment is None:
-                return NO_EVENT_MATCH
             digests = chain(group.block_tokens)
+            segment = group.segments.get(ns_key)
             unit = math.lcm(unit, group.block_tokens)
-            if group.window_blocks is None:
+            if segment is None:
+                held = gpu = tier = 0
+            elif group.window_blocks is None:
                 held, gpu, tier = self._held(segment, digests)
             else:
                 held = gpu = _window(segment, digests, min(tokens // group.block_tokens, len(digests)), group.window_blocks)
@@ -223,39 +241,15 @@ class EventIndex:
             tokens = min(tokens, held * group.block_tokens)
             gpu_tokens = min(gpu_tokens, gpu * group.block_tokens)
             if not tokens:
-                return NO_EVENT_MATCH
+                break
         tokens -= tokens % unit
         gpu_tokens -= gpu_tokens % unit
+        removed_s = max([_removed_s(group, chain, tokens) for group in table.groups.values()])
         size = next(iter(table.groups.values())).block_tokens
         lower = (tokens - gpu_tokens) // size
         medium = MEDIA[lowest] if lower else "GPU"
-        return EventMatch(gpu_tokens // size, gpu_tokens, lower, medium, max(0.0, now_s - table.last_s))
-
-    def _match_one(self, group: Group, ns_key: bytes, chain: Chain, age_s: float) -> EventMatch:
-        """As :meth:`match_chain`, of the one group that most models have."""
-        segment = group.segments.get(ns_key)
-        held, gpu, tier = (0, 0, 0) if segment is None else self._held(segment, chain(group.block_tokens))
-        if not held:
-            return NO_EVENT_MATCH
-        return EventMatch(gpu, gpu * group.block_tokens, held - gpu, MEDIA[tier] if held > gpu else "GPU", age_s)
-
-    def removed_s(self, chain: Chain, target: Target, tokens: int) -> float:
-        """When the engine last said that it removed the first block beyond the prefix of ``tokens`` that it holds; -inf where it said no such thing
-        within GONE_S. What an answer showed before that moment is not there any more."""
-        table = self._tables.get(target)
-        if table is None:
-            return -math.inf
-        removed_s = table.cleared_s
-        for group in table.groups.values():
-            digests, next_ = chain(group.block_tokens), tokens // group.block_tokens
-            if next_ < len(digests):
-                removed_s = max(removed_s, group.gone.get(digests[next_], -math.inf))
-        return removed_s
-
-    def largest_block(self, target: Target) -> int:
-        """The largest of :meth:`block_sizes`; 0 of none."""
-        table = self._tables.get(target)
-        return 0 if table is None else max([group.block_tokens for group in table.groups.values()], default=0)
+        largest = max([group.block_tokens for group in table.groups.values()])
+        return EventMatch(gpu_tokens // size, gpu_tokens, lower, medium, age_s, largest, max(table.cleared_s, removed_s))
 
     def block_sizes(self, target: Target) -> tuple[int, ...]:
         """The block sizes (tokens) of a target's KV groups, as far as it showed them."""
@@ -374,6 +368,11 @@ class EventIndex:
 
 def _windowed(group: Group) -> bool:
     return group.window_blocks is not None
+
+
+def _removed_s(group: Group, chain: Chain, tokens: int) -> float:
+    digests, place = chain(group.block_tokens), tokens // group.block_tokens
+    return group.gone.get(digests[place], -math.inf) if place < len(digests) else -math.inf
 
 
 def _window(segment: Segment, digests: Sequence[bytes], most: int, window_blocks: int) -> int:

@@ -103,24 +103,23 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
 
 
 def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s: float) -> _Shown:
-    events, targets = plane.events, standing.targets
-    size = max([events.largest_block(target) for target in targets], default=0)
     sure = P_EVENT * (DURING_GAP if standing.reason in _GAPS else 1.0)
-    tokens = expected = below = age_s = 0.0
-    removed_s = math.inf if targets else -math.inf
+    matches = [plane.events.match_chain(key, prompt.chain, target, now_s) for target in standing.targets]
+    size = max([match.block_tokens for match in matches], default=0)
+    tokens = expected = below = 0.0
     tier: str | None = None
-    for target in targets:
-        match = events.match_chain(key, prompt.chain, target, now_s)
-        lower = match.lower_blocks * (match.tokens // match.blocks if match.blocks else size)
-        tokens += match.tokens + lower
-        expected += sure * (match.tokens + lower * TIER_TRUST[match.medium])
-        age_s = max(age_s, match.age_s)
-        removed_s = min(removed_s, events.removed_s(prompt.chain, target, match.tokens + lower))
-        if lower:
-            below, tier = below + sure * lower * TIER_TRUST[match.medium], match.medium
-    count = max(1, len(targets))
+    for match in matches:
+        tokens += match.tokens
+        expected += sure * match.tokens
+        if match.lower_blocks:
+            lower = match.lower_blocks * (match.tokens // match.blocks if match.blocks else size)
+            trusted = sure * lower * TIER_TRUST[match.medium]
+            tokens, expected, below, tier = tokens + lower, expected + trusted, below + trusted, match.medium
+    count = len(matches) or 1
     whole_tokens = prompt.exact_tokens - prompt.exact_tokens % size if size else 0
     most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
     held = min(most_tokens, int(tokens / count))
     expected = min(held * P_EVENT, expected / count)
+    age_s = max([match.age_s for match in matches], default=0.0)
+    removed_s = min([match.removed_s for match in matches], default=-math.inf)  # said by all ranks, where the engine chooses one
     return _Shown(held, most_tokens, expected, int(tokens / count) >= whole_tokens > 0, age_s, removed_s, below / count, tier)

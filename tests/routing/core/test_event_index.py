@@ -58,9 +58,10 @@ def test_a_match_tells_its_age_and_its_tokens() -> None:
     index = _index("A")
     index.apply(TARGET, batch(_root([1, 2], "ab")), 5.0)
     index.apply(TARGET, batch(), 7.0)
-    assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 9.5) == EventMatch(blocks=2, tokens=4, lower_blocks=0, medium="GPU", age_s=2.5)
+    shown = EventMatch(blocks=2, tokens=4, lower_blocks=0, medium="GPU", age_s=2.5, block_tokens=2)
+    assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 9.5) == shown
     assert index.match(ns_key("A"), chain("A", "abc"), (URL, 1), 9.5) == NO_EVENT_MATCH
-    assert index.match(ns_key("A"), (), TARGET, 9.5) == NO_EVENT_MATCH
+    assert index.match(ns_key("A"), (), TARGET, 9.5) == shown._replace(blocks=0, tokens=0)
 
 
 def test_a_hole_ends_the_match_and_is_counted() -> None:
@@ -83,37 +84,53 @@ def test_digests_of_another_seed_or_size_find_nothing() -> None:
 # -- removals ---------------------------------------------------------------------------------------------------------------------------------------
 
 
-def _removed_s(index: EventIndex, word: str, held: int, name: str = "A") -> float:
-    return index.removed_s(lambda _size: chain(name, word), TARGET, held * 2)
+def _removed_s(index: EventIndex, word: str, name: str = "A") -> float:
+    return index.match(ns_key(name), chain(name, word), TARGET, 30.0).removed_s
 
 
 def test_a_removal_is_remembered_for_a_while_by_the_block_that_a_prompt_misses() -> None:
     index = _holding(_root([1, 2, 3], "abc"))
-    assert _removed_s(index, "abc", 3) == _removed_s(index, "abc", 1) == -math.inf
+    assert _removed_s(index, "abc") == _removed_s(index, "abcd") == -math.inf
     index.apply(TARGET, batch(Removed((3,))), 5.0)
+    assert (_removed_s(index, "abc"), _removed_s(index, "abcd"), _removed_s(index, "ab")) == (5.0, 5.0, -math.inf)
     index.apply(TARGET, batch(Removed((2,))), 6.0)
-    assert (_removed_s(index, "abc", 1), _removed_s(index, "abx", 1), _removed_s(index, "abc", 2)) == (6.0, 6.0, 5.0)
-    assert _removed_s(index, "axc", 1) == _removed_s(index, "abc", 1, "B") == _removed_s(index, "a", 1) == -math.inf
-    assert index.removed_s(lambda _size: chain("A", "abc"), (URL, 1), 2) == -math.inf
+    assert [_removed_s(index, word) for word in ("abc", "ab", "abx", "axc", "a", "x")] == [6.0, 6.0, 6.0, -math.inf, -math.inf, -math.inf]
+    assert _removed_s(index, "abc", "B") == -math.inf
+    index.apply(TARGET, batch(stored([2], "b", parent=1)), 6.5)
+    assert _removed_s(index, "abc") == 5.0
     index.apply(TARGET, batch(_root([9], "z"), Removed((9,))), 5.0 + 2 * event_tables.GONE_S)
-    assert _removed_s(index, "abc", 1) == _removed_s(index, "abc", 2) == -math.inf
+    assert _removed_s(index, "abc") == -math.inf
     index.apply(TARGET, batch(Cleared()), 20.0)
-    assert _removed_s(index, "abc", 0) == _removed_s(index, "q", 0) == 20.0
+    assert _removed_s(index, "abc") == _removed_s(index, "q") == 20.0
+    index.apply(TARGET, batch(_root([1], "a")), 21.0)
+    assert _removed_s(index, "abc") == 20.0
 
 
 def test_a_copy_or_a_tier_that_stays_is_no_removal() -> None:
     index = _holding(_root([1, 2], "ab"), stored([2], "b", parent=1))
     index.apply(TARGET, batch(Removed((2,))), 5.0)
-    assert _removed_s(index, "ab", 1) == -math.inf
+    assert _removed_s(index, "ab") == -math.inf
     index.apply(TARGET, batch(Removed((2,))), 6.0)
-    assert _removed_s(index, "ab", 1) == 6.0
+    assert _removed_s(index, "ab") == 6.0
+    index.apply(TARGET, batch(stored([2], "b", parent=1), _reached([2], "CPU"), Removed((2,))), 7.0)
+    assert (_match(index, "ab"), _removed_s(index, "ab")) == (1, -math.inf)  # the slower tier has it
+
+
+@pytest.mark.parametrize("kind", ["full_attention", "sliding_window"])
+def test_of_several_groups_a_removal_in_any_counts(kind: str) -> None:
+    index = _holding(_root([1, 2], "ab"), _root([3, 4], "ab", group=1, kind=kind, window=5))
+    assert (_match(index, "ab"), _removed_s(index, "ab")) == (2, -math.inf)
+    index.apply(TARGET, batch(Removed((4,), group=1)), 5.0)
+    assert (_match(index, "ab"), _removed_s(index, "ab")) == (1, 5.0)
 
 
 def test_remembered_removals_are_bounded_and_what_is_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_holdings, "MAX_GONE", 2)
     index = _holding(_root([1, 2, 3], "abc"))
-    index.apply(TARGET, batch(Removed((3,)), Removed((2,)), Removed((1,))), 5.0)
-    assert [_removed_s(index, "abc", held) for held in (0, 1, 2)] == [5.0, 5.0, -math.inf]
+    index.apply(TARGET, batch(Removed((3,))), 5.0)
+    assert _removed_s(index, "abc") == 5.0
+    index.apply(TARGET, batch(Removed((2,)), Removed((1,)), _root([1, 2], "ab")), 6.0)
+    assert (_match(index, "abc"), _removed_s(index, "abc")) == (2, -math.inf)
     assert index.counters["removals_forgotten"] == 1
 
 
@@ -178,7 +195,7 @@ def test_a_slower_tier_continues_a_match() -> None:
     match = index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0)
     assert (match.blocks, match.lower_blocks) == (3, 1)
     index.apply(TARGET, batch(Removed((4,), "STORAGE")), 0.0)
-    assert index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0) == EventMatch(3, 6, 0, "GPU", 0.0)
+    assert index.match(ns_key("A"), chain("A", "abcde"), TARGET, 0.0) == EventMatch(3, 6, 0, "GPU", 0.0, 2, 0.0)
 
 
 def test_events_without_tokens_name_nobody_new_and_unknown_media_are_counted() -> None:
@@ -203,7 +220,7 @@ def test_a_prefix_counts_as_far_as_every_group_holds_it() -> None:
     index.apply(TARGET, batch(Removed((3,), "GPU", 0)), 0.0)
     assert _match(index, "abc") == 2
     index.apply(TARGET, batch(Removed((2,), "GPU", 0)), 0.0)
-    assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 0.0) == EventMatch(1, 2, 0, "GPU", 0.0)
+    assert index.match(ns_key("A"), chain("A", "abc"), TARGET, 0.0) == EventMatch(1, 2, 0, "GPU", 0.0, 2, 0.0)
 
 
 _SOME = st.tuples(st.sampled_from("AB"), st.integers(1, 6), st.sampled_from(["GPU", "CPU"]))
