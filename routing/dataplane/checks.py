@@ -21,7 +21,8 @@ import msgspec
 from aiohttp import web
 
 from namespaces.core import check as orders
-from namespaces.core.check import CheckError, Order
+from namespaces.core.check import Order
+from namespaces.core.signed import TokenRefused
 from routing.core import build
 from routing.core.engines import ENGINES
 from routing.core.exposition import read_load
@@ -77,7 +78,7 @@ class CheckDoor:
     def _order(self, text: str, now: float) -> Order:
         try:
             order = orders.verify(text, self._publish_public_key, now_s=now)
-        except CheckError:
+        except TokenRefused:
             raise errors.invalid_probe() from None
         self._used = {nonce: ends for nonce, ends in self._used.items() if ends > now}
         if order.nonce in self._used or len(self._used) >= MAX_NONCES or order.engine not in ENGINES:

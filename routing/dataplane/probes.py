@@ -19,7 +19,8 @@ import msgspec
 from multidict import CIMultiDictProxy
 
 from namespaces.core import probe
-from namespaces.core.probe import Claims, ProbeError
+from namespaces.core.probe import Claims
+from namespaces.core.signed import TokenRefused
 from routing.dataplane import errors
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.view import EndpointView, Grant, PlaneView, TenantView
@@ -52,7 +53,7 @@ class ProbeDoor:
             raise errors.invalid_probe()
         try:
             claims = probe.verify(token, self._publish_public_key, now_s=now)
-        except ProbeError:
+        except TokenRefused:
             raise errors.invalid_probe() from None
         while self._ends and self._ends[0][0] <= now:
             self._used.discard(heapq.heappop(self._ends)[1])

@@ -22,7 +22,7 @@ SUBJECT = ("tests/routing/core/test_subject.py",)
 SNAPSHOT = ("tests/routing/core/test_snapshot.py",)
 ENGINES = ("tests/routing/core/test_engines.py",)
 FILTERS = ("tests/routing/core/test_filters.py",)
-PROBE = ("tests/namespaces/core/test_probe.py",)
+SIGNED = ("tests/namespaces/core/test_signed.py",)
 BODY = ("tests/routing/core/test_body.py",)
 ROW_SECURITY = ("tests/contracts/test_row_level_security.py",)
 STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
@@ -572,18 +572,25 @@ _STATES = [
         FILTERS,
     ),
     Mutant(
-        "probe's signature not checked",
-        "namespaces/core/probe.py",
-        "        Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, PURPOSE + payload)\n",
+        "a token's signature not checked",
+        "namespaces/core/signed.py",
+        "            Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, self._purpose + payload)\n",
         "",
-        PROBE,
+        SIGNED,
     ),
     Mutant(
-        "probe never expires",
-        "namespaces/core/probe.py",
-        "not now_s < claims.exp <= now_s + MAX_LIFE_S or ",
-        "",
-        PROBE,
+        "a probe passes for an order, and a snapshot for either",
+        "namespaces/core/signed.py",
+        "self._purpose = purpose",
+        'self._purpose = b""',
+        SIGNED,
+    ),
+    Mutant(
+        "a token never expires",
+        "namespaces/core/signed.py",
+        "if not now_s < held.exp <= now_s + MAX_LIFE_S:",
+        "if False:",
+        SIGNED,
     ),
 ]
 
@@ -1270,8 +1277,8 @@ _CHECKED = "tests/routing/services/audits/test_replica_checks.py::test_a_strange
 _REPLICA_CHECKS = [
     Mutant(
         "an order of a replica test that nobody signed",
-        "namespaces/core/check.py",
-        "        Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, PURPOSE + payload)\n",
+        "namespaces/core/signed.py",
+        "            Ed25519PublicKey.from_public_bytes(publish_public_key).verify(signature, self._purpose + payload)\n",
         "",
         (f"{_DOOR_CHECKS}::test_only_the_control_plane_orders_a_check_and_each_order_once",),
     ),
