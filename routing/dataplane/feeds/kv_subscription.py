@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,16 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from routing.core import kv_events, kv_pieces
+from routing.core import kv_events
 from routing.core.byte_budget import Account
-from routing.core.event_index import Sizes
-from routing.core.event_tables import Unusable
 from routing.core.kv_events import Batch
-from routing.core.residency_state import Reason
 from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
+from routing.dataplane.feeds.kv_followed import Followed
 from routing.dataplane.feeds.kv_sockets import MAX_MESSAGE_BYTES, EventSockets
 from routing.dataplane.feeds.kv_sources import Source
-from routing.dataplane.ranks import Rank
 from routing.dataplane.state import Engine, Plane
 from routing.outbound import guard
 from routing.outbound.literal import checked_literal
@@ -34,19 +30,9 @@ from routing.outbound.literal import checked_literal
 if TYPE_CHECKING:
     from routing.dataplane.feeds.kv import KvFeed
 
-PIECE_BLOCKS = 128  # applied in one go: about a millisecond
 MAX_REPLAY_MESSAGES = 100_000
 MAX_REPLAY_BYTES = 512 * 1024 * 1024
 RETRY_MAX_S = 30.0
-KNOWN_SHARE = 0.95  # of a cache: so much seen since a late start, and what lay there before is gone
-UNUSABLE: dict[Unusable, Reason] = {
-    "unknown_spec_kind": "unknown_spec_kind",
-    "block_size": "block_size",
-    "hash_conflict": "unsupported",
-    "too_many_groups": "unsupported",
-}
-INCOMPLETE: tuple[Reason, ...] = ("late_join", "relearning", "gap")  # over once all that the engine holds is known
-log = logging.getLogger("saltroute.events")
 
 
 @dataclass(slots=True)
@@ -78,32 +64,16 @@ class _Reading:
     generation: int
 
 
-class Subscription:
-    """One rank of one engine: connects, listens, asks, applies, and connects again."""
+class Subscription(Followed[bytes]):
+    """Connects, listens, asks, and connects again."""
 
     def __init__(self, plane: Plane, feed: KvFeed, engine: Engine, source: Source, account: Account) -> None:
-        self._plane = plane
-        self._feed = feed
-        self._account = account
-        self.engine = engine
-        self.source = source
-        self.target = (engine.url, source.rank)
-        self.tracker = self._new_tracker(0)
-        self._emptied = False  # since the last batch
-        self._lost = False  # something of this generation is lost for good
+        super().__init__(plane, feed, engine, source, account, tracker=_tracker(plane, source, 0))
         self._session: _Session | None = None
         self._todo: deque[Apply[bytes] | Gap | CaughtUp | _Reading | _Piece] = deque()
         self._todo_bytes = 0  # of payloads in it
         self._again = asyncio.Event()  # it may be there again: do not wait any longer
-        self._started_at: float | None = None
-        self._closed = False
-        plane.events.set_generation(self.target, self.tracker.generation, time.monotonic())
-        plane.residency.begin(self.target, time.monotonic())
         self._task = asyncio.create_task(self._run(), name="kv events")
-
-    def _new_tracker(self, generation: int) -> Tracker[bytes]:
-        can_replay = self.source.replay_port is not None
-        return Tracker(generation=generation, can_replay=can_replay, deadline_s=self._plane.config.kv_replay_s)
 
     # -- the connection ------------------------------------------------------------------------------------------------------------
 
@@ -120,9 +90,8 @@ class Subscription:
                 self._count("refused")
             except OSError:
                 self._count("unreachable")
-            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the subscription; the type alone is named
-                log.error("an engine's events could not be followed: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
-                self._count("mistake")
+            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the subscription
+                self._mistaken("followed", error)
             if refused or book.has(self.target, "subscribing"):
                 book.add(self.target, "no_events", time.monotonic())
             else:
@@ -172,16 +141,6 @@ class Subscription:
     def _wake(self) -> None:
         self._feed.pump.wake(self)
 
-    def close(self) -> asyncio.Task[None]:
-        """The engine left the configuration, or its sources changed: from now on nothing of it is applied, whatever is still queued. Returns the task
-        that closes the sockets."""
-        self._closed = True
-        self._clear_todo()
-        self._feed.pump.drop(self)
-        self._task.cancel()
-        self._account.close()
-        return self._task
-
     # -- what waits ----------------------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
@@ -213,7 +172,7 @@ class Subscription:
     # -- what arrives --------------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do one piece of work, or take one message; True if there may be more. Called by the pump."""
+        """As :meth:`Followed.step`."""
         session = self._session
         if self._closed:
             return False
@@ -225,10 +184,9 @@ class Subscription:
                 return False
             if not session.sockets.lost:
                 return self._take(session)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the pump; the type alone is named: a text may quote an event
-            log.error("an engine's events could not be read: %s", type(error).__name__)  # noqa: TRY400 - nor the traceback
-            self._count("mistake")
-            self._plane.residency.add(self.target, "malformed", time.monotonic())
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the pump
+            self._mistaken("read", error)
+            self._malformed(time.monotonic())
             self._todo_bytes = sum(len(one.batch) for one in self._todo if isinstance(one, Apply))
         finally:
             self._settle()
@@ -262,7 +220,7 @@ class Subscription:
         elif kind == "too_large":  # its number will be missing
             self._make_room(MAX_MESSAGE_BYTES, now_s)
         else:
-            self._plane.residency.add(self.target, "malformed", now_s)
+            self._malformed(now_s)
         if not self.tracker.replaying:
             sockets.end_replay()
             session.replay_messages = session.replay_bytes = 0
@@ -277,12 +235,8 @@ class Subscription:
         if self._plane.residency.overdue(self.target, now_s) and not self._emptied:
             self._begin_anew(now_s)
             if self._session is None:  # whatever comes back is a new source, of which even the beginning may be there again
-                self.tracker, self._lost = self._new_tracker(self.tracker.generation + 1), False
+                self.tracker, self._lost = _tracker(self._plane, self.source, self.tracker.generation + 1), False
                 self._plane.events.set_generation(self.target, self.tracker.generation, now_s)
-
-    def look(self, sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
-        """Conditions that depend on how much is held, and on what answers taught."""
-        look(self._plane, self.engine, self.target, sizes, over_budget=over_budget, now_s=now_s)
 
     def relearn(self) -> None:
         """Answers contradict what the events promise. From here on a removal takes all copies of a block along, which errs on the safe side.
@@ -298,12 +252,10 @@ class Subscription:
             self._act(actions)
 
     def check_start(self, now_s: float) -> None:
-        """Tell the tracker which process publishes, once its metrics say so."""
-        started_at = self.engine.started_at
-        if started_at is not None and started_at != self._started_at:
-            self._started_at = started_at
+        """As :meth:`Followed.check_start`; an engine that has just started need not be waited for."""
+        if self.engine.started_at not in (None, self._started_at):
             self._again.set()
-            self._act(self.tracker.started(started_at, now_s))
+        super().check_start(now_s)
 
     def _act(self, actions: list[Action[bytes]]) -> None:
         """Do what the tracker says, in its order, a piece at a time: thousands of batches may have waited for a replay. What must not wait is done
@@ -313,7 +265,7 @@ class Subscription:
                 self._ask(action)
             elif isinstance(action, Restarted):
                 self._clear_todo()
-                self._restarted(action, time.monotonic())
+                self._restarted(action.generation, time.monotonic())
             else:
                 self._todo.append(action)
                 self._todo_bytes += len(action.batch) if isinstance(action, Apply) else 0
@@ -321,38 +273,17 @@ class Subscription:
             self._wake()
 
     def _do(self, work: Apply[bytes] | Gap | CaughtUp | _Reading | _Piece) -> None:
-        book, now_s = self._plane.residency, time.monotonic()
+        now_s = time.monotonic()
         if isinstance(work, Apply):
             self._read(_Reading(kv_events.decode_in_steps(work.batch), len(work.batch), work.generation), now_s)
         elif isinstance(work, _Reading):
             self._read(work, now_s)
         elif isinstance(work, _Piece):
-            self._apply(work, now_s)
+            self._applied(work.batch, work.generation, now_s)
         elif isinstance(work, Gap):
-            self._count("gap")
-            self._lost = True
-            if work.first == 0:
-                book.add(self.target, "late_join", now_s)
-            else:
-                self._begin_anew(now_s, "gap")
+            self._gap(work, now_s)
         else:
-            whole: tuple[Reason, ...] = () if self._lost else INCOMPLETE
-            book.drop(self.target, "subscribing", "restart", "replay", "stale", *whole, now_s=now_s)
-
-    def _restarted(self, action: Restarted, now_s: float) -> None:
-        self._count("restart")
-        self._lost = False
-        self._plane.events.set_generation(self.target, action.generation, now_s)
-        self._plane.index.forget(judged_at(self.engine, self.target).key)  # a scrape may not have seen it yet
-        self._plane.residency.restarted(self.target, now_s)
-
-    def _begin_anew(self, now_s: float, reason: Reason = "relearning") -> None:
-        """What was known may be wrong: forget it and learn from what comes."""
-        self._count("forgotten")
-        self._plane.events.clear(self.target)
-        self._emptied = self._lost = True
-        self._plane.residency.add(self.target, reason, now_s)
-        self._plane.residency.drop(self.target, "malformed", now_s=now_s)
+            self._caught_up(now_s)
 
     def _ask(self, action: AskReplay) -> None:
         session, book = self._session, self._plane.residency
@@ -370,50 +301,18 @@ class Subscription:
             batch = next(reading.parts, None)
         except kv_events.EventError:
             self._count("undecodable")
-            self._plane.residency.add(self.target, "malformed", now_s)
+            self._malformed(now_s)
             batch = None
         if batch is not None and batch.rank is not None and batch.rank != self.source.rank:
             self._count("other_rank")
-            self._plane.residency.add(self.target, "malformed", now_s)
+            self._malformed(now_s)
             batch = None
         if batch is None:
             self._todo_bytes -= reading.payload_bytes
             return
         self._todo.appendleft(reading)
-        self._todo.extendleft(_Piece(piece, reading.generation) for piece in reversed(kv_pieces.cut(batch, PIECE_BLOCKS)))
-
-    def _apply(self, piece: _Piece, now_s: float) -> None:
-        self._emptied = False
-        applied = self._plane.events.apply(self.target, piece.batch, now_s, generation=piece.generation)
-        if (engine := self._plane.engines.get(self.target[0])) is not None:
-            engine.evicted_blocks += applied.removed
-        if applied.cleared:  # the cache is empty, and that is all there is to know
-            self._lost = False
-            self._plane.residency.drop(self.target, *INCOMPLETE, now_s=now_s)
-        if applied.unusable is not None:
-            self._plane.residency.add(self.target, UNUSABLE[applied.unusable], now_s)
-
-    def _count(self, kind: str) -> None:
-        self._plane.metrics.kv_messages.labels(kind=kind).inc()
+        self._todo.extendleft(_Piece(piece, reading.generation) for piece in reversed(self._cut(batch)))
 
 
-def look(plane: Plane, engine: Engine, target: tuple[str, int], sizes: Sizes, *, over_budget: bool, now_s: float) -> None:
-    """Set or drop the conditions of a target that depend on how much of it is held, and on what answers taught."""
-    book, capacity_tokens = plane.residency, engine.capacity_tokens
-    held = sizes.credited + sizes.parked + sizes.orphans + sizes.ignored
-    block_tokens = max(plane.events.block_sizes(target), default=0)
-    if capacity_tokens and block_tokens and held * block_tokens >= KNOWN_SHARE * capacity_tokens:
-        book.drop(target, *INCOMPLETE, now_s=now_s)
-    if over_budget and sizes.credited:
-        book.add(target, "budget", now_s)
-    else:
-        book.drop(target, "budget", now_s=now_s)
-    if plane.trust.verdict(judged_at(engine, target).target) in ("demote", "flag"):
-        book.add(target, "kappa", now_s)
-    else:
-        book.drop(target, "kappa", now_s=now_s)
-
-
-def judged_at(engine: Engine, target: tuple[str, int]) -> Engine | Rank:
-    """Where answers that hit what ``target`` shows are counted: at that rank, where requests name it."""
-    return next((rank for rank in engine.ranks if rank.target == target), engine)
+def _tracker(plane: Plane, source: Source, generation: int) -> Tracker[bytes]:
+    return Tracker(generation=generation, can_replay=source.replay_port is not None, deadline_s=plane.config.kv_replay_s)

@@ -15,7 +15,7 @@ import pytest
 
 from routing.core.sequence import Apply
 from routing.core.snapshot import KvEvents
-from routing.dataplane.feeds import kv_subscription, load
+from routing.dataplane.feeds import kv_followed, load
 from routing.dataplane.feeds.kv_subscription import Subscription
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.replica import FakeReplica, Script
@@ -530,7 +530,7 @@ async def test_a_huge_batch_and_thousands_that_waited_are_applied_a_piece_at_a_t
     while subscription._todo:  # no await: nobody else turns
         subscription.step()
         steps, largest, before = steps + 1, max(largest, abs(held(rig, rig.a) - before)), held(rig, rig.a)
-    assert largest == kv_subscription.PIECE_BLOCKS
+    assert largest == kv_followed.PIECE_BLOCKS
     assert steps > 600
     assert before == 1800
     assert (await asked(rig, prompt(200)))["A"].matched_tokens == 200 * BLOCK
