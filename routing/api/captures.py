@@ -62,28 +62,7 @@ class CaptureStatusOut(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown(found: captures.Status) -> CaptureStatusOut:
     """A status as the API answers it."""
-    return CaptureStatusOut(
-        endpoint_id=found.endpoint_id,
-        state=found.state,
-        captures=[
-            CaptureOut(
-                id=one.id,
-                share=one.share,
-                began_at=one.began_at,
-                ends_at=one.ends_at,
-                ended_at=one.ended_at,
-                end_reason=one.end_reason,
-                begun_by=one.begun_by,
-                requests=one.requests,
-                estimated=one.estimated,
-                lost=one.lost,
-                size_bytes=one.size_bytes,
-            )
-            for one in found.captures
-        ],
-        used_bytes=found.used_bytes,
-        budget_bytes=found.budget_bytes,
-    )
+    return msgspec.convert(found, CaptureStatusOut, from_attributes=True)
 
 
 class CaptureView(TenantView):

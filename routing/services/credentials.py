@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
 from uuid import UUID
 
-from django.db.models import QuerySet
-
 from namespaces.core import keyring
-from namespaces.core.keyring import KeyringError, Roots
-from namespaces.services.sealed import Moved
+from namespaces.services.sealed import Column, SealedValues
 from routing import queries
 from routing.models import Replica, ReplicaCheck
 
 MAX_NAMED = 5
-_Row = TypeVar("_Row", Replica, ReplicaCheck)
 _ANY = UUID(int=0)  # reports are read whole; no tenant is asked for
-
-
-class ReplicaCredentials:
-    """The sealed credentials of a tenant's own replicas, and of those that were looked at and not added yet."""
-
-    name = "replica_credentials"
-
-    def reseal(self, tenant_id: UUID, roots: Roots) -> Moved:
-        """Seal to the current root what is sealed to another. The tag that tells "the same again" stays: it is no root key's."""
-        moved = unreadable = 0
-        rows: list[Replica | ReplicaCheck] = [
-            *_held(Replica, tenant_id).select_for_update(),
-            *_held(ReplicaCheck, tenant_id).select_for_update(),
-        ]
-        for row in rows:
-            try:
-                fresh = roots.reseal(bytes(row.credential or b""), info=keyring.credential_info(tenant_id, row.id))
-            except KeyringError:
-                unreadable += 1
-                continue
-            if fresh is not None:
-                row.credential = fresh
-                row.save(update_fields=["credential"])
-                moved += 1
-        return Moved(moved, unreadable)
-
-    def left(self, tenant_id: UUID, roots: Roots) -> int:
-        """How many are sealed to a root that is not the current one."""
-        found = 0
-        rows: list[Replica | ReplicaCheck] = [*_held(Replica, tenant_id), *_held(ReplicaCheck, tenant_id)]
-        for row in rows:
-            try:
-                found += roots.reseal(bytes(row.credential or b""), info=keyring.credential_info(tenant_id, row.id)) is not None
-            except KeyringError:
-                continue
-        return found
-
-
-def _held(kind: type[_Row], tenant_id: UUID) -> QuerySet[_Row]:
-    return kind._default_manager.filter(tenant_id=tenant_id, credential__isnull=False)
+# Of a tenant's own replicas, and of those that were looked at and not added yet. The tag that tells "the same again" stays: it is no root key's.
+CREDENTIALS = SealedValues(
+    "replica_credentials",
+    Column(Replica, "credential", keyring.credential_info),
+    Column(ReplicaCheck, "credential", keyring.credential_info),
+)
 
 
 def routers_ready(root_id: str) -> str:

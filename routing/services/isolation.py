@@ -153,14 +153,7 @@ def observe(*, tenant_id: UUID, replica_id: UUID, build: str, started_at: float 
             row.dedicated_namespace = None
         row.save(update_fields=["build", "engine_started_at", "dedicated_namespace"])
     for row in freed:
-        pools.record(
-            row.pool,
-            actor=system("isolation"),
-            action="replica.release",
-            object_id=row.id,
-            object_label=f"{row.pool.name}/{row.name}",
-            reason="the engine was restarted: its cache is empty",
-        )
+        _noted(row, system("isolation"), reason="the engine was restarted: its cache is empty")
     if seen.build:
         apply(tenant_id=tenant_id, actor=system("isolation"), replica_id=replica_id, event=Event.BUILD, now=now, reason="another build answers here")
     return seen
@@ -185,20 +178,27 @@ def assign(*, tenant_id: UUID, replica_id: UUID, namespace: str, now: datetime) 
     given = held_already or namespace
     for row in rows:
         if row.dedicated_namespace is None and serves_one(row):
-            _give(row, given)
+            _serve(row, given, system("isolation"))
     return True
 
 
-def _give(row: Replica, namespace: str) -> None:
+def _serve(row: Replica, namespace: str | None, actor: Actor, *, reason: str = "") -> None:
+    """Let the replica serve this one namespace, or none that was assigned to it."""
     row.dedicated_namespace = namespace
     row.save(update_fields=["dedicated_namespace"])
+    _noted(row, actor, reason=reason)
+
+
+def _noted(row: Replica, actor: Actor, *, reason: str) -> None:
+    given = row.dedicated_namespace
     pools.record(
         row.pool,
-        actor=system("isolation"),
-        action="replica.assign",
+        actor=actor,
+        action="replica.release" if given is None else "replica.assign",
         object_id=row.id,
         object_label=f"{row.pool.name}/{row.name}",
-        after={"namespace": namespace},
+        after=None if given is None else {"namespace": given},
+        reason=reason,
     )
 
 
@@ -212,16 +212,7 @@ def release(*, tenant_id: UUID, replica_id: UUID) -> bool:
     rows = [row for row in twins(tenant_id, replica_id) if row.dedicated_namespace is not None]
     freed = [row for row in rows if row.isolation_state != State.QUARANTINED and not serves_one(row)]
     for row in freed:
-        row.dedicated_namespace = None
-        row.save(update_fields=["dedicated_namespace"])
-        pools.record(
-            row.pool,
-            actor=system("reconciliation"),
-            action="replica.release",
-            object_id=row.id,
-            object_label=f"{row.pool.name}/{row.name}",
-            reason="the replica serves every namespace",
-        )
+        _serve(row, None, system("reconciliation"), reason="the replica serves every namespace")
     return bool(freed)
 
 

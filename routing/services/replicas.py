@@ -17,6 +17,7 @@ from django.db import connection
 from django.utils.crypto import salted_hmac
 
 from namespaces.core import keyring
+from namespaces.services.sealed import seal
 from routing.core.engines import ENGINES
 from routing.core.snapshot import ReplicaRole
 from routing.models import Pool, Replica
@@ -25,7 +26,7 @@ from routing.services import pools, support
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
-from tenants.core.errors import Conflict, Invalid, Unavailable
+from tenants.core.errors import Conflict, Invalid
 from tenants.services import locks
 
 MAX_PER_POOL = 256
@@ -155,10 +156,7 @@ def _credential(value: object) -> str:
 
 
 def _sealed(tenant_id: UUID, replica_id: UUID, credential: str) -> bytes:
-    if settings.SEAL_PUBLIC_KEY is None:
-        raise Unavailable("This process holds no seal key, so it cannot keep a credential.")
-    info = keyring.credential_info(tenant_id, replica_id)
-    return keyring.seal(settings.SEAL_PUBLIC_KEY, credential.encode("ascii"), info=info)
+    return seal(credential, info=keyring.credential_info(tenant_id, replica_id))
 
 
 def tag(replica_id: UUID, credential: str) -> bytes:

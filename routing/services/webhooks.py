@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from namespaces.core import keyring
 from namespaces.core.keyring import KeyringError, Roots
-from namespaces.services.sealed import Moved
+from namespaces.services.sealed import Column, SealedValues, seal
 from routing.core import webhook as wire
 from routing.core.alerts import KINDS
 from routing.models import Alert, Webhook, WebhookDelivery
@@ -34,7 +34,7 @@ from tenants import changes
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
 from tenants.core import names
-from tenants.core.errors import Conflict, Invalid, Unavailable
+from tenants.core.errors import Conflict, Invalid
 from tenants.queries import all_tenants
 from tenants.scoping import require_scope, tenant_scope
 from tenants.services import locks
@@ -48,6 +48,7 @@ LOG_FOR = timedelta(days=30)
 BATCH = 24  # of one tenant at a time: three rounds of the sender
 LEASE = timedelta(seconds=60)
 SWEEP_S = 8.0
+SECRETS = SealedValues("webhook_secrets", Column(Webhook, "secret", keyring.webhook_info))
 _NAME_TAKEN = "There is a webhook of this name already."
 _REFUSED = {
     "https": "Use https: this installation sends webhooks over nothing else.",
@@ -71,7 +72,7 @@ def create(*, tenant_id: UUID, actor: Actor, name: str, url: str, kinds: list[st
     support.within(Webhook.objects.filter(tenant_id=tenant_id).count(), MAX_WEBHOOKS, "webhooks per tenant")
     row_id, secret = uuid4(), _new_secret()
     with refuse_on(webhook_name_per_tenant=Conflict(_NAME_TAKEN, field="name")):
-        row = Webhook.objects.create(id=row_id, tenant_id=tenant_id, secret=_seal(tenant_id, row_id, secret), **columns)
+        row = Webhook.objects.create(id=row_id, tenant_id=tenant_id, secret=_sealed(tenant_id, row_id, secret), **columns)
     _record(row, actor, "webhook.create", after=_audit(row))
     return row, secret
 
@@ -102,7 +103,7 @@ def rotate(*, tenant_id: UUID, actor: Actor, webhook_id: UUID) -> tuple[Webhook,
     locks.tenant(tenant_id)
     row = support.locked(Webhook, tenant_id=tenant_id, row_id=webhook_id)
     secret = _new_secret()
-    row.secret = _seal(tenant_id, row.id, secret)
+    row.secret = _sealed(tenant_id, row.id, secret)
     row.save(update_fields=["secret"])
     _record(row, actor, "webhook.rotate_secret")
     return row, secret
@@ -181,10 +182,8 @@ def _new_secret() -> str:
     return "srwh-" + secrets.token_urlsafe(32)
 
 
-def _seal(tenant_id: UUID, webhook_id: UUID, secret: str) -> bytes:
-    if settings.SEAL_PUBLIC_KEY is None:
-        raise Unavailable("This process holds no seal key, so it cannot store a secret.")
-    return keyring.seal(settings.SEAL_PUBLIC_KEY, secret.encode(), info=keyring.webhook_info(tenant_id, webhook_id))
+def _sealed(tenant_id: UUID, webhook_id: UUID, secret: str) -> bytes:
+    return seal(secret, info=keyring.webhook_info(tenant_id, webhook_id))
 
 
 def _audit(row: Webhook) -> dict[str, Any]:
@@ -350,34 +349,3 @@ def _forget(tenant_id: UUID, now: datetime) -> None:
     done = WebhookDelivery.objects.filter(tenant_id=tenant_id).exclude(state="queued")
     oldest = done.order_by("-created_at").values_list("created_at", flat=True)[MAX_LOG : MAX_LOG + 1].first()
     done.filter(created_at__lte=max(now - LOG_FOR, oldest or now - LOG_FOR)).delete()
-
-
-class WebhookSecrets:
-    """The sealed secrets of a tenant's webhooks, carried along when the root key is rotated."""
-
-    name = "webhook_secrets"
-
-    def reseal(self, tenant_id: UUID, roots: Roots) -> Moved:
-        """Seal to the current root what is sealed to another."""
-        moved = unreadable = 0
-        for row in Webhook.objects.select_for_update().filter(tenant_id=tenant_id):
-            try:
-                fresh = roots.reseal(bytes(row.secret), info=keyring.webhook_info(tenant_id, row.id))
-            except KeyringError:
-                unreadable += 1
-                continue
-            if fresh is not None:
-                row.secret = fresh
-                row.save(update_fields=["secret"])
-                moved += 1
-        return Moved(moved, unreadable)
-
-    def left(self, tenant_id: UUID, roots: Roots) -> int:
-        """How many are sealed to a root that is not the current one."""
-        found = 0
-        for row in Webhook.objects.filter(tenant_id=tenant_id):
-            try:
-                found += roots.reseal(bytes(row.secret), info=keyring.webhook_info(tenant_id, row.id)) is not None
-            except KeyringError:
-                continue
-        return found

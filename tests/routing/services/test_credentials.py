@@ -10,7 +10,7 @@ from namespaces.core import keyring
 from namespaces.core.keyring import Roots
 from namespaces.services.sealed import Moved
 from routing.models import ReplicaCheck
-from routing.services.credentials import ReplicaCredentials
+from routing.services.credentials import CREDENTIALS
 from tenants.scoping import tenant_scope
 from tests.routing.services.made import Made
 
@@ -20,7 +20,7 @@ OLD, NEW = b"o" * 32, b"n" * 32
 
 def test_a_tested_replicas_credential_moves_with_the_root(acorn: Made) -> None:
     """Else the replica that is added an hour later would have one that no router opens. Sealed to the new root it is left alone."""
-    check_id, kind, roots = uuid4(), ReplicaCredentials(), Roots((NEW, OLD))
+    check_id, kind, roots = uuid4(), CREDENTIALS, Roots((NEW, OLD))
     info = keyring.credential_info(acorn.id, check_id)
     sealed = keyring.seal(keyring.seal_public_key(OLD), b"of-the-engine", info=info)
     with tenant_scope(acorn.id):

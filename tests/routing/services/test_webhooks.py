@@ -152,7 +152,7 @@ def test_a_secret_that_does_not_open_sends_nothing(acorn: Made, receiver: Receiv
 
 def test_a_rotation_of_the_root_carries_the_secrets_along(acorn: Made, receiver: Receiver) -> None:
     register(acorn, receiver)
-    both, values = Roots((NEXT, ROOT)), webhooks.WebhookSecrets()
+    both, values = Roots((NEXT, ROOT)), webhooks.SECRETS
     with tenant_scope(acorn.id):
         assert values.left(acorn.id, both) == 1
         assert values.reseal(acorn.id, both).moved == 1
