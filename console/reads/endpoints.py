@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from uuid import UUID
 
 from namespaces.core.components import COMPONENTS
@@ -41,13 +42,16 @@ class Part:
         return self.value.startswith(_LEFT_OUT)
 
 
-def identity(endpoint: Endpoint, *, tenant_slug: str, tenant_epoch: int) -> tuple[Part, ...]:
-    """The components in encoding order, in the words of the register; those of no effect here say so."""
+def identity(endpoint: Endpoint, *, tenant_slug: str, tenant_epoch: int, given: Mapping[str, str] = MappingProxyType({})) -> tuple[Part, ...]:
+    """The components in encoding order, in the words of the register; those of no effect here say so. ``given``: what requests brought, by component,
+    where that is known."""
     parts = []
     for component in COMPONENTS:
         in_words = _WORDS.get(component.name)
         value = in_words(endpoint, tenant_slug, tenant_epoch) if in_words else "as the request says"
         varies = component.name in _PER_REQUEST and not value.startswith(_LEFT_OUT)
+        if varies and component.name in given:
+            value, varies = given[component.name], False
         parts.append(Part(name=component.name, value=value, source=component.source, per_request=varies))
     return tuple(parts)
 

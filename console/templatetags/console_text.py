@@ -118,6 +118,20 @@ def parts_per_million(value: int | None) -> str:
     return UNKNOWN if value is None or not known(value) else f"{value / 10_000:.2f} %"
 
 
+_RATE_FROM = {
+    "prompts": "as seen with long prompts",
+    "routers": "as routers learned it",
+    "shorter_prompts": "as seen with shorter prompts",
+    "default": "assumed: too few streamed answers were seen",
+}
+
+
+@register.filter
+def rate_source(value: str) -> str:
+    """Where the prefill rate of an expected cost comes from (routing.services.identity_events.RateFrom), in words."""
+    return _RATE_FROM.get(value, value)
+
+
 @register.filter
 def add_float(value: float, other: float) -> float:
     """The sum; Django's own ``add`` truncates to whole numbers."""

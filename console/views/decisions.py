@@ -8,6 +8,7 @@ from uuid import UUID
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils import timezone
 
 from console import charts, why
 from console.access import TenantPage
@@ -30,7 +31,7 @@ IN_ORDER = (
     "unexplained",
     "generation",
 )
-_FILTERS = ("endpoint", "key", "replica", "namespace", "outcome", "slower", "missed", "audits")
+_FILTERS = ("within", "from", "to", "endpoint", "key", "replica", "namespace", "outcome", "slower", "missed", "audits")
 
 
 MAX_REPLICAS = 2000  # to choose from
@@ -45,12 +46,18 @@ class Decisions(TenantPage):
         wanted = decisions.as_uuid(request.GET.get("id", ""))
         if wanted:
             return HttpResponseRedirect(reverse("console:decision", args=[self.caller.seat.slug, wanted]))
-        asked = decisions.parse(request.GET.dict())
-        page = decisions.listed(self.tenant_id, asked)
+        now = timezone.now()
+        asked = decisions.parse(request.GET.dict(), now=now)
+        page = decisions.listed(self.tenant_id, asked, now=now)
         kept = {name: request.GET[name] for name in _FILTERS if request.GET.get(name)}
         context = {
             "rows": page.rows,
             "asked": asked,
+            "ranges": decisions.RANGES,
+            "ends": [
+                ("from", "From, UTC", asked.filter.since if asked.within == decisions.BETWEEN else None, asked.wrong.get("from")),
+                ("to", "To, UTC", asked.filter.until, asked.wrong.get("to")),
+            ],
             "outcomes": decisions.OUTCOMES,
             "endpoint_names": endpoints.names(self.tenant_id),
             "keys": keys.listed(self.tenant_id),
@@ -61,7 +68,7 @@ class Decisions(TenantPage):
             "bad_id": bool(request.GET.get("id")),
             "router_url": settings.ROUTER_PUBLIC_URL,
         }
-        return self.page("console/decisions.html", context)
+        return self.page("console/decisions.html", context, status=400 if asked.wrong else 200)
 
 
 class DecisionPage(TenantPage):
@@ -89,6 +96,7 @@ class DecisionPage(TenantPage):
             "time_chart": _time_chart(seen),
             "key_name": keys.name(self.tenant_id, record.key_id),
             "own_replicas": own,
+            "namespace_page": not record.audit and decisions.NAMESPACE.fullmatch(record.namespace or "") is not None,
             "endpoint_known": record.endpoint_id in endpoints.names(self.tenant_id),
         }
         return self.page("console/decision.html", context)

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from routing.services import explanation, identity_events
 from routing.services.explanation import CONTEXT_HEADER, SCOPE_HEADER, Explained
-from routing.services.identity_events import Impact
+from routing.services.identity_events import Impact, RateFrom
 from tenants.api.base import TenantView, describe
 from tenants.api.pagination import Page, page
 from tenants.api.schema import PAGING, page_of
@@ -64,7 +64,8 @@ class ExplanationOut(msgspec.Struct, frozen=True, kw_only=True):
 class ImpactOut(msgspec.Struct, frozen=True, kw_only=True):
     """What an event reached: namespaces seen in the 7 days before it, and what computing the hour before it again is expected to cost.
 
-    ``cold_seconds`` is prefill time of one replica; ``rate_seen`` false: at the router's default rate.
+    ``cold_seconds`` is prefill time of one replica at a rate taken from prompts of at least 2000 computed tokens, else from what routers had learned,
+    else from shorter prompts; ``rate_seen`` false: at the router's default rate.
     """
 
     namespaces: int
@@ -72,6 +73,7 @@ class ImpactOut(msgspec.Struct, frozen=True, kw_only=True):
     cold_seconds: float
     prefill_tokens_per_second: float
     rate_seen: bool
+    rate_from: RateFrom
 
 
 class IdentityEventOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,4 +171,5 @@ def _impact(impact: Impact) -> ImpactOut:
         cold_seconds=round(impact.cold_s, 3),
         prefill_tokens_per_second=round(impact.prefill_tokens_per_s, 1),
         rate_seen=impact.rate_seen,
+        rate_from=impact.rate_from,
     )

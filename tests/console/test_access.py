@@ -40,6 +40,8 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "isolation": lambda made, decision: "/isolation",
     "audit_run": lambda made, decision: f"/isolation/audits/{decision}",
     "audit_report": lambda made, decision: f"/isolation/audits/{decision}/report",
+    "namespaces": lambda made, decision: "/namespaces",
+    "namespace": lambda made, decision: "/namespaces/ns-1f2e3d",
     "reconciliation": lambda made, decision: "/reconciliation",
     "quotas": lambda made, decision: "/quotas",
     "quota_remove": lambda made, decision: f"/quotas/{made.quota_id}/remove",

@@ -23,9 +23,11 @@ from tests.console import rows
 from tests.console.rows import AsOwner, Made, Town
 
 pytestmark = pytest.mark.django_db
+NAMESPACE = "ns-1f2e3d"  # of the stored decision
 # What a group of a URL stands for, in a tenant that has one of everything. A URL whose object is made elsewhere may be absent for its owner too.
 IDS: dict[str, Callable[[Made, uuid.UUID], object]] = {
     "slug": lambda made, _: made.slug,
+    "namespace": lambda *_: NAMESPACE,
     "endpoint_id": lambda made, _: made.endpoint_id,
     "policy_id": lambda made, _: made.policy_id,
     "key_id": lambda made, _: made.key_id,
@@ -112,9 +114,9 @@ def test_ones_own_tenant_does_not_lead_to_anothers_objects(town: Town, stored: u
     for pattern in PATTERNS:
         path = _path(pattern, town.acorn, stored).replace("/t/acorn", "/t/birch", 1)
         ids = re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", path)
-        if not ids:
+        if not ids and NAMESPACE not in path:
             continue
-        nobodys = path
+        nobodys = path.replace(NAMESPACE, "ns-000000")
         for one in ids:
             nobodys = nobodys.replace(one, str(uuid.uuid4()))
         for method in ("get", "post"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import uuid
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from routing.core.record import AttemptRecord, CauseRecord
 from tests.console import rows
@@ -42,6 +44,80 @@ def test_the_list_is_filtered(town: Town, as_owner: AsOwner) -> None:
     assert listed("outcome=ok&slower=99999") == []
     # malformed values narrow nothing
     assert listed("slower=x&outcome=%3Cimg%3E&endpoint=1&key=%00&before=never~nothing") == everything
+
+
+def _utc(**span: float) -> str:
+    """A moment before now as a form sends it, in UTC."""
+    return (timezone.now() - timedelta(**span)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def test_the_list_is_narrowed_by_time_beside_the_other_filters(town: Town, as_owner: AsOwner) -> None:
+    made = town.acorn
+    ages = {"new": 5, "within the hour": 40, "today": 600, "older": 3000}  # minutes
+    ids = {name: uuid.uuid4() for name in ages}
+    rows.store(as_owner, made, *(rows.record(made, id=ids[name], started_at=rows.ago(minutes=age)) for name, age in ages.items()))
+    failed = rows.record(made, started_at=rows.ago(minutes=41), outcome="upstream_error", status=502, ttft_s=None)
+    rows.store(as_owner, made, failed)
+    rows.store(as_owner, town.birch, rows.record(town.birch, started_at=rows.ago(minutes=5)))
+    names = {str(value): name for name, value in ids.items()} | {str(failed.id): "failed"}
+
+    def listed(query: str) -> list[str]:
+        response = town.owner.get(f"/t/acorn/decisions?{query}")
+        assert response.status_code == 200
+        return [names[one] for one in _listed(response.content.decode())]
+
+    assert listed("") == listed("within=") == listed("within=between") == ["new", "within the hour", "failed", "today", "older"]
+    assert listed("within=15m") == ["new"]
+    assert listed("within=1h") == ["new", "within the hour", "failed"]
+    assert listed("within=1h&outcome=upstream_error") == ["failed"]
+    assert listed("within=24h") == ["new", "within the hour", "failed", "today"]
+    assert listed(f"within=between&from={_utc(hours=11)}&to={_utc(minutes=30)}") == ["within the hour", "failed", "today"]
+    assert listed(f"from={_utc(hours=1)}") == ["new", "within the hour", "failed"]
+    assert listed(f"to={_utc(hours=1)}%2B00:00") == ["today", "older"]
+    assert listed(f"to={_utc(hours=9)}&namespace=ns-1f2e3d") == ["today"]  # of a namespace the last day of the range is looked through
+    page = town.owner.get(f"/t/acorn/decisions?within=between&from={_utc(hours=11)}").content.decode()
+    assert '<option value="between" selected>' in page
+    assert f'value="{_utc(hours=11)[:14]}' in page
+
+
+@pytest.mark.parametrize(
+    ("query", "wrong"),
+    [
+        ("from=yesterday", {"from": "This is no time."}),
+        ("within=between&from=2026-13-01T00:00&to=%00", {"from": "This is no time.", "to": "This is no time."}),
+        ("from=2026-01-02T00:00&to=2026-01-02T00:00", {"to": "The end must be after the begin."}),
+        ("from=0001-01-01T00:00%2B05:00", {"from": "This is no time."}),
+        ("within=15m&to=2026-01-02T00:00", {"to": "This range ends now."}),
+        ("within=%3Cimg%3E", {"within": "Choose one of: 15m, 1h, 24h, between."}),
+    ],
+)
+def test_a_range_that_cannot_be_read_is_told_at_its_field(town: Town, as_owner: AsOwner, query: str, wrong: dict[str, str]) -> None:
+    """And nothing is listed that somebody could take for the range."""
+    rows.store(as_owner, town.acorn, rows.record(town.acorn))
+    response = town.owner.get(f"/t/acorn/decisions?{query}")
+    page = response.content.decode()
+    assert response.status_code == 400
+    told = dict(re.findall(r'<span class="wrong" id="(\w+)-wrong">([^<]*)</span>', page))
+    assert set(told) == set(wrong)
+    assert all(told[name].startswith(said) for name, said in wrong.items())
+    assert len(re.findall(r'aria-invalid="true"', page)) == len(wrong)
+    assert _listed(page) == []
+    assert "<img" not in page
+
+
+def test_pages_of_a_range_keep_it(town: Town, as_owner: AsOwner) -> None:
+    inside = [rows.record(town.acorn, started_at=rows.ago(minutes=20, seconds=number)) for number in range(60)]
+    rows.store(as_owner, town.acorn, *inside, rows.record(town.acorn), rows.record(town.acorn, started_at=rows.ago(hours=3)))
+    url, seen = f"/t/acorn/decisions?from={_utc(hours=2)}&to={_utc(minutes=10)}&slower=1", []
+    for size in (50, 10):
+        page = town.owner.get(url).content.decode()
+        found = _listed(page)
+        assert len(found) == size
+        seen += found
+        older = re.search(r'href="(\?[^"]+)">Older', page)
+        url = "/t/acorn/decisions" + older[1].replace("&amp;", "&") if older else ""
+    assert url == ""
+    assert set(seen) == {str(one.id) for one in inside}
 
 
 def test_pages_follow_each_other_without_gap_or_repeat(town: Town, as_owner: AsOwner) -> None:
@@ -196,7 +272,7 @@ def test_a_decision_leads_to_its_namespace_and_replica_and_back(town: Town, as_o
     page = town.owner.get(f"/t/acorn/decisions/{one.id}").content.decode()
     assert f'href="/t/acorn/replicas/{made.replica_ids[0]}"' in page
     assert 'href="/t/acorn/decisions?namespace=ns-1f2e3d"' in page
-    assert f'href="/t/acorn/endpoints/{made.endpoint_id}#identity"' in page
+    assert 'href="/t/acorn/namespaces/ns-1f2e3d"' in page
 
     def listed(query: str) -> list[str]:
         return _listed(town.owner.get(f"/t/acorn/decisions?{query}").content.decode())

@@ -133,7 +133,7 @@ def test_rotating_an_epoch_says_its_cost_wants_a_reason_and_becomes_an_event(tow
     assert "Rotate the epoch of llama-chat?" in question
     assert re.search(r"<dt>Namespaces</dt><dd>3 ", question)
     assert re.search(r"<dt>Computed again</dt><dd>3,000 tokens", question)
-    assert "the default: too little was seen" in question
+    assert "assumed: too few streamed answers were seen" in question
     for reason in ("", " ", "bad\u200breason"):
         wrong = town.owner.post(url, {"reason": reason})
         assert wrong.status_code == 400
@@ -147,7 +147,7 @@ def test_rotating_an_epoch_says_its_cost_wants_a_reason_and_becomes_an_event(tow
     assert f"Endpoint llama-chat is at epoch {before + 1}." in page
     assert "“a leak”" in page
     assert '<td class="num" data-label="Namespaces">3</td>' in page
-    assert "3,000 tokens, at the default rate" in page
+    assert "3,000 tokens, at an assumed rate" in page
     assert 'data-label="Who">owner@example.com' in page
 
 

@@ -79,6 +79,7 @@ def test_events_name_who_to_those_who_may_read_the_log(acorn: House, birch: Hous
         "cold_seconds": 0.0,
         "prefill_tokens_per_second": 8000.0,
         "rate_seen": False,
+        "rate_from": "default",
     }
     (older,) = acorn.api().get(f"identity-events?limit=1&cursor={body['next']}").json()["results"]
     assert older["reason"] == "incident"

@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from namespaces.services import keys
-from routing.core.calibration import DEFAULT_RATE
+from routing.core.calibration import DEFAULT_FIXED_S, DEFAULT_RATE
 from routing.core.record import DecisionRecord
 from routing.models import DecisionRow, Endpoint
 from routing.services import catalogue, endpoints, identity_events
@@ -27,8 +27,9 @@ pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
 
 
-def _decision(tenant: Made, namespace: str | None, *, before: timedelta = MINUTE, **fields: Any) -> None:
-    """A record as ingest stores it: 3000 prompt tokens of which 1000 were cached, first token after 0.53 s, unless told otherwise."""
+def _decision(tenant: Made, namespace: str | None, *, before: timedelta = MINUTE, learned: float | None = None, **fields: Any) -> None:
+    """A record as ingest stores it: 3000 prompt tokens of which 1000 were cached, first token after 0.53 s, unless told otherwise. ``learned``: the
+    replica's prefill rate, as the router had it."""
     given: dict[str, Any] = {"prompt_tokens": 3000, "cached_tokens": 1000, "ttft_s": 0.53, "outcome": "ok", "status": 200, **fields}
     started: datetime = timezone.now() - before
     record = DecisionRecord(
@@ -39,6 +40,7 @@ def _decision(tenant: Made, namespace: str | None, *, before: timedelta = MINUTE
         router_id="r1",
         config_version=1,
         namespace=namespace,
+        prefill_tokens_per_s=learned,
         **given,
     )
     with connection.cursor() as cursor:
@@ -109,7 +111,7 @@ def test_what_an_epoch_reached(acorn: Made, endpoint: Endpoint) -> None:
         endpoints.rotate_epoch(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, reason="incident")
         _decision(acorn, "ns-later", endpoint_id=endpoint.id, before=-MINUTE)
         assert _impact(acorn) == Impact(
-            namespaces=3, cold_tokens=6000, cold_s=6000 / DEFAULT_RATE, prefill_tokens_per_s=DEFAULT_RATE, rate_seen=False
+            namespaces=3, cold_tokens=6000, cold_s=6000 / DEFAULT_RATE, prefill_tokens_per_s=DEFAULT_RATE, rate_from="default"
         )
 
 
@@ -123,9 +125,53 @@ def test_the_rate_seen_is_used_once_enough_was_seen(acorn: Made, endpoint: Endpo
         _decision(acorn, "ns-1", endpoint_id=endpoint.id, prompt_tokens=None, cached_tokens=None)
         endpoints.rotate_epoch(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, reason="incident")
         impact = _impact(acorn)
-    assert (impact.rate_seen, round(impact.prefill_tokens_per_s)) == (True, 4000)
+    assert (impact.rate_seen, impact.rate_from, round(impact.prefill_tokens_per_s)) == (True, "prompts", 4000)
     assert impact.cold_tokens == 9 * 2000 + 10
     assert impact.cold_s == pytest.approx(impact.cold_tokens / 4000)
+
+
+def _rate(tenant: Made, endpoint_id: uuid.UUID) -> tuple[str, int]:
+    """Of an event that happens now."""
+    would = AuditEntry(tenant_id=tenant.id, action="endpoint.rotate_epoch", object_id=endpoint_id, created_at=timezone.now())
+    impact = _impact(tenant, would)
+    assert impact.cold_s == pytest.approx(impact.cold_tokens / impact.prefill_tokens_per_s)
+    return impact.rate_from, round(impact.prefill_tokens_per_s)
+
+
+def test_without_long_prompts_the_rate_is_what_shorter_ones_show(acorn: Made, endpoint: Endpoint) -> None:
+    """Hundreds of prompts of a few hundred tokens are no reason for an assumed rate: 400 tokens in 0.2 s above what a request costs by itself."""
+    with tenant_scope(acorn.id):
+        for _ in range(7):
+            _decision(acorn, "ns-1", endpoint_id=endpoint.id, prompt_tokens=1400, ttft_s=0.3)
+        for unknown in ("prompt_tokens", "cached_tokens", "ttft_s"):  # whose engine did not say, or that was not streamed
+            for _ in range(8):
+                told: dict[str, Any] = {"prompt_tokens": 1400, "ttft_s": 0.01, unknown: None}
+                _decision(acorn, "ns-1", endpoint_id=endpoint.id, **told)
+        assert _rate(acorn, endpoint.id) == ("default", DEFAULT_RATE)
+        _decision(acorn, "ns-1", endpoint_id=endpoint.id, prompt_tokens=1400, ttft_s=0.3)
+        assert _rate(acorn, endpoint.id) == ("shorter_prompts", round(400 / (0.3 - DEFAULT_FIXED_S)))
+        for _ in range(8):
+            _decision(acorn, "ns-1", endpoint_id=endpoint.id, prompt_tokens=1010, ttft_s=0.1)
+        assert _rate(acorn, endpoint.id) == ("shorter_prompts", 2000)
+        other = uuid.uuid4()
+        for _ in range(8):  # where a request costs nearly as much by itself as with a prompt, a quarter of the time is taken for computing
+            _decision(acorn, "ns-2", endpoint_id=other, prompt_tokens=1010, ttft_s=0.29)
+            _decision(acorn, "ns-2", endpoint_id=other, prompt_tokens=1400, ttft_s=0.3)
+        assert _rate(acorn, other) == ("shorter_prompts", round(400 / 0.075))
+
+
+def test_what_routers_learned_comes_before_shorter_prompts_and_after_long_ones(acorn: Made, endpoint: Endpoint) -> None:
+    """A router that has not learned a rate notes the default, which is no measurement."""
+    with tenant_scope(acorn.id):
+        for _ in range(8):
+            _decision(acorn, "ns-1", endpoint_id=endpoint.id, prompt_tokens=1400, ttft_s=0.3, learned=DEFAULT_RATE)
+        assert _rate(acorn, endpoint.id)[0] == "shorter_prompts"
+        for learned in (4000.0, 6000.0, 5000.0):
+            _decision(acorn, "ns-1", endpoint_id=endpoint.id, prompt_tokens=1400, ttft_s=0.3, learned=learned)
+        assert _rate(acorn, endpoint.id) == ("routers", 5000)
+        for _ in range(8):
+            _decision(acorn, "ns-1", endpoint_id=endpoint.id)
+        assert _rate(acorn, endpoint.id) == ("prompts", 4000)
 
 
 def test_a_raised_scope_reaches_it_and_all_below(acorn: Made, endpoint: Endpoint) -> None:
@@ -167,7 +213,7 @@ def test_a_page_of_events_takes_the_same_queries_as_one(acorn: Made, endpoint: E
 
 def test_counting_that_takes_too_long_is_left_out(acorn: Made, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is shown without; the transaction goes on, without the time limit."""
-    monkeypatch.setattr(identity_events, "_COUNT", "SELECT pg_sleep(30), %s::text, %s, %s, %s, %s, %s")
+    monkeypatch.setattr(identity_events, "_COUNT", "SELECT pg_sleep(30), %s::text, %s, %s, %s, %s, %s, %s, %s")
     monkeypatch.setattr(identity_events, "COUNT_TIMEOUT_MS", 20)
     with tenant_scope(acorn.id):
         endpoints.rotate_epoch(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, reason="incident")
