@@ -34,14 +34,22 @@ class IssueForm(forms.Form):
 
 
 class Keys(TenantPage):
-    """All inference keys, those in force first."""
+    """The inference keys in force; with ``ended=1`` also those that were revoked or have expired."""
 
     tab = "keys"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         now = timezone.now()
-        rows = [(key, keys.state(key, now)) for key in keys.listed(self.tenant_id)]
-        context = {"rows": rows, "expiring": [key for key, state in rows if state == "expiring"], "days": keys.EXPIRES_SOON.days}
+        with_ended = request.GET.get("ended") == "1"
+        found = keys.listed(self.tenant_id) if with_ended else keys.in_force(self.tenant_id, now)
+        rows = [(key, keys.state(key, now)) for key in found]
+        context = {
+            "rows": rows,
+            "ended": keys.count_ended(self.tenant_id, now),
+            "with_ended": with_ended,
+            "expiring": [key for key, state in rows if state == "expiring"],
+            "days": keys.EXPIRES_SOON.days,
+        }
         if request.GET.get("changed"):  # somebody waits for routers to have it
             context["badge"] = routers.badge(routers.status(self.tenant_id))
         return self.page("console/keys.html", context)

@@ -90,6 +90,10 @@ def test_a_viewer_is_offered_nothing_to_change(town: Town) -> None:
     assert "Audit log" not in page
 
 
+def _states(page: str) -> dict[str, str]:
+    return dict(re.findall(r'<th scope="row" class="break">(\w+)</th>.*?<span class="pill \w*">(\w+)</span>', page, re.S))
+
+
 def test_states_of_keys_are_told_apart(town: Town) -> None:
     now = timezone.now()
     with tenant_scope(town.acorn.tenant_id):
@@ -105,9 +109,20 @@ def test_states_of_keys_are_told_apart(town: Town) -> None:
                 expires_at=expires_at,
                 revoked_at=revoked_at,
             )
-    page = town.owner.get("/t/acorn/keys").content.decode()
-    rows = re.findall(r'<th scope="row" class="break">(\w+)</th>.*?<span class="pill \w*">(\w+)</span>', page, re.S)
-    assert dict(rows) == {"app": "active", "soon": "expiring", "gone": "expired", "dead": "revoked"}
+    page = town.owner.get("/t/acorn/keys?ended=1").content.decode()
+    assert _states(page) == {"app": "active", "soon": "expiring", "gone": "expired", "dead": "revoked"}
+    assert "2 of them have ended" in page
+    shorter = town.owner.get("/t/acorn/keys").content.decode()
+    assert _states(shorter) == {"app": "active", "soon": "expiring"}
+    assert "Show 2 ended keys" in shorter
+    with tenant_scope(town.acorn.tenant_id):
+        ApiKey.objects.filter(name="gone").delete()
+        ApiKey.objects.update(revoked_at=now)
+    none = town.owner.get("/t/acorn/keys").content.decode()
+    assert _states(none) == {}
+    assert "No key in force" in none
+    assert "Show 3 ended keys" in none
+    assert "ended" not in town.stranger.get("/t/birch/keys").content.decode().split("<main")[1]
 
 
 def test_a_long_list_costs_no_more_queries(town: Town) -> None:
