@@ -7,9 +7,10 @@ whole steps, further back of wider ones, so a range begins with a whole step of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID
 
 from routing.core.histogram import EMPTY, Histogram
@@ -17,7 +18,7 @@ from routing.core.rollup import Grain, Key, Rollup
 from routing.services import rollups
 
 FAILED = ("upstream_error", "timeout", "incomplete")  # ours or a replica's; a 4xx is the client's and a refusal is counted apart
-MAX_ENDPOINTS = 25  # of the table, those with most requests
+MAX_PARTS = 25  # of a table, those with most requests
 MAX_CODES = 8
 
 
@@ -181,7 +182,7 @@ def overview(tenant_id: UUID, *, span: Range, now: datetime, endpoint_id: UUID |
     steps: dict[int, Traffic] = {}
     total = Traffic()
     only = None if endpoint_id is None else [endpoint_id]
-    for key, one in _read(tenant_id, since=since, until=now, grain=grain, endpoints=only, scope_id=scope_id):
+    for key, one in _read(tenant_id, since=since, until=now, grain=grain, endpoints=only, scopes=None if scope_id is None else [scope_id]):
         total.add(key, one)
         steps.setdefault(int((key.start_s - since.timestamp()) // step_s), Traffic()).add(key, one)
     return Overview(since=since, until=now, step_s=step_s, total=total, series=tuple(_points(steps, since, now, step_s)))
@@ -196,37 +197,29 @@ def _points(steps: Mapping[int, Traffic], since: datetime, until: datetime, step
 
 
 @dataclass(frozen=True, slots=True)
-class ByEndpoint:
-    """Sums of the endpoints with most requests; ``others`` had requests too. None as id: no endpoint was known yet."""
+class Ranked:
+    """Sums of the endpoints, or scopes, with most requests; ``others`` had requests too. None as id: it was not known yet."""
 
     rows: Mapping[UUID | None, Traffic]
     others: int
 
 
-def by_endpoint(tenant_id: UUID, *, span: Range, now: datetime, most: int = MAX_ENDPOINTS) -> ByEndpoint:
-    """The same range by endpoint, inside the tenant scope, in two queries: PostgreSQL adds up which they are, and only their rows are read."""
+def by_part(tenant_id: UUID, grain: Literal["endpoint", "scope"], *, span: Range, now: datetime, most: int = MAX_PARTS) -> Ranked:
+    """The same range by endpoint or by scope, inside the tenant scope, in two queries (three where some requests had none): PostgreSQL adds up which
+    they are, and only their rows are read."""
     since = floor(now - span.span, span.grid_s)
-    ranked = rollups.busiest_endpoints(tenant_id, since=since, until=now)
+    ranked = rollups.busiest(tenant_id, grain, since=since, until=now)
     shown = ranked[:most]
     found: dict[UUID | None, Traffic] = {one: Traffic() for one in shown}
-    for key, one in _read(tenant_id, since=since, until=now, grain="endpoint", endpoints=[one for one in shown if one is not None]):
-        found[key.endpoint_id].add(key, one)
+    known = [one for one in shown if one is not None]
+    narrowed: list[dict[str, Any]] = [{f"{grain}s": known}]
     if None in found:
-        for key, one in _read(tenant_id, since=since, until=now, grain="endpoint", endpoints=None, none_alone=True):
-            found[None].add(key, one)
-    return ByEndpoint(rows=found, others=len(ranked) - len(shown))
+        narrowed.append({f"without_{grain}": True})
+    for one_of in narrowed:
+        for key, one in _read(tenant_id, since=since, until=now, grain=grain, **one_of):
+            found[key.endpoint_id if grain == "endpoint" else key.scope_id].add(key, one)
+    return Ranked(rows=found, others=len(ranked) - len(shown))
 
 
-def _read(
-    tenant_id: UUID,
-    *,
-    since: datetime,
-    until: datetime,
-    grain: Grain,
-    endpoints: Sequence[UUID] | None,
-    scope_id: UUID | None = None,
-    none_alone: bool = False,
-) -> Iterator[tuple[Key, Rollup]]:
-    return rollups.read(
-        tenant_id, since=since, until=until, grain=grain, endpoints=endpoints, scope_id=scope_id, without_endpoint=none_alone, observed=("ttft_s",)
-    )
+def _read(tenant_id: UUID, *, since: datetime, until: datetime, grain: Grain, **narrowed: Any) -> Iterator[tuple[Key, Rollup]]:
+    return rollups.read(tenant_id, since=since, until=until, grain=grain, observed=("ttft_s",), **narrowed)

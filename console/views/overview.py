@@ -34,7 +34,9 @@ class Overview(TenantPage):
         found = traffic.overview(self.tenant_id, span=span, now=now, endpoint_id=endpoint_id, scope_id=scope_id)
         marks = happened.markers(self.tenant_id, since=found.since, until=now, endpoint_id=endpoint_id)
         drawn = _plots(found, endpoints.targets(self.tenant_id, endpoint_id))
-        by_endpoint = traffic.by_endpoint(self.tenant_id, span=span, now=now) if scope_id is None and endpoint_id is None else None
+        whole = scope_id is None and endpoint_id is None
+        by_endpoint = traffic.by_part(self.tenant_id, "endpoint", span=span, now=now) if whole else None
+        by_scope = traffic.by_part(self.tenant_id, "scope", span=span, now=now) if whole else None
         context: dict[str, Any] = {
             "ranges": traffic.RANGES,
             "span": span,
@@ -47,6 +49,8 @@ class Overview(TenantPage):
             "scope_id": scope_id,
             "rows": _rows(by_endpoint, names) if by_endpoint is not None else [(endpoint_id, names[endpoint_id], found.total)] if endpoint_id else [],
             "others": 0 if by_endpoint is None else by_endpoint.others,
+            "scope_rows": [] if by_scope is None else _scope_rows(by_scope, self.tenant_id),
+            "other_scopes": 0 if by_scope is None else by_scope.others,
             "replicas": measured.listed(self.tenant_id, since=found.since, until=now),
             "loads": {},
             "live": False,
@@ -66,14 +70,26 @@ def _wanted(asked: str, names: dict[UUID, str]) -> UUID | None:
     return next((key for key, name in names.items() if name == asked), None)
 
 
-def _rows(found: traffic.ByEndpoint, names: dict[UUID, str]) -> list[tuple[UUID | None, str, traffic.Traffic]]:
+def _rows(found: traffic.Ranked, names: dict[UUID, str]) -> list[tuple[UUID | None, str, traffic.Traffic]]:
     """Those with most requests first, then those without any, as far as there is room."""
     rows = [(key if key in names else None, names.get(key, "a deleted endpoint") if key else "", sums) for key, sums in found.rows.items()]
     seen = set(found.rows)
     if not found.others:
         rows += [(key, name, traffic.Traffic()) for key, name in names.items() if key not in seen]
     rows.sort(key=lambda row: (-row[2].requests, row[1]))
-    return rows[: traffic.MAX_ENDPOINTS]
+    return rows[: traffic.MAX_PARTS]
+
+
+def _scope_rows(found: traffic.Ranked, tenant_id: UUID) -> list[tuple[UUID | None, str, traffic.Traffic]]:
+    """Those with most requests first; nothing where all requests act in one scope."""
+    if len(found.rows) < 2:
+        return []
+    paths = dict(tenant_queries.scopes(tenant_id).filter(id__in=[one for one in found.rows if one]).values_list("id", "path"))
+    rows = [
+        (key if key in paths else None, (paths[key] or "(root)") if key in paths else "a deleted scope" if key else "", sums)
+        for key, sums in found.rows.items()
+    ]
+    return sorted(rows, key=lambda row: (-row[2].requests, row[1]))
 
 
 def _plots(found: traffic.Overview, targets: list[float]) -> list[Plot]:
@@ -120,8 +136,8 @@ def _plots(found: traffic.Overview, targets: list[float]) -> list[Plot]:
         ),
         Plot(
             "saved",
-            "Engine time saved by reuse",
-            "engine seconds a second, an estimate: cached tokens at the replica's learned prefill rate",
+            "GPU time saved by reuse",
+            "GPU seconds a second, an estimate: cached tokens at the replica's learned prefill rate, one GPU for each engine",
             "rate",
             "No engine reported cached tokens in this range.",
             [Line("saved", [one.saved_s / width if one.prompt_tokens else None for one, width in zip(points, widths, strict=True)])],

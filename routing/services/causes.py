@@ -91,7 +91,7 @@ def summed(
     asked = _Narrowed(since, until, [endpoint_id] if endpoint_id else None, readable)
     left_out = 0
     if by == "endpoint" and endpoint_id is None and most is not None:
-        ranked = rollups.busiest_endpoints(tenant_id, since=since, until=until)
+        ranked = rollups.busiest(tenant_id, "endpoint", since=since, until=until)
         asked, left_out = asked._replace(endpoints=ranked[:most]), max(0, len(ranked) - most)
     for of, own, kind, name, count in _read(tenant_id, by, grain, asked):
         sums.setdefault(of, _Sum()).add(kind, name, count, own=own)

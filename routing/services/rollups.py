@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -40,14 +40,15 @@ def read(
     until: datetime,
     grain: Grain = "detail",
     endpoints: Sequence[UUID] | None = None,
-    scope_id: UUID | None = None,
+    scopes: Sequence[UUID] | None = None,
     without_endpoint: bool = False,
+    without_scope: bool = False,
     observed: Collection[str] = OBSERVED,
 ) -> Iterator[tuple[Key, Rollup]]:
     """Rollups of one grain that begin in ``[since, until)``, in any order, several of one key possible; histograms included. In the tenant's scope.
 
-    Only of ``endpoints`` and of ``scope_id``, where given, or of no endpoint (``without_endpoint``); the grain must tell them apart. ``observed``:
-    the distributions that are wanted.
+    Only of ``endpoints`` and of ``scopes``, where given, or of no endpoint (``without_endpoint``) or scope; the grain must tell them apart.
+    ``observed``: the distributions that are wanted.
     """
     require_scope(tenant_id)
     where = "tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"
@@ -57,9 +58,11 @@ def read(
         values.append(list(endpoints))
     if without_endpoint:
         where += " AND endpoint_id IS NULL"
-    if scope_id is not None:
-        where += " AND scope_id = %s"
-        values.append(scope_id)
+    if scopes is not None:
+        where += " AND scope_id = ANY(%s)"
+        values.append(list(scopes))
+    if without_scope:
+        where += " AND scope_id IS NULL"
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {_SELECTED} FROM routing_rolluprow WHERE {where}", values)  # noqa: S608 - names of ours
         while rows := cursor.fetchmany(2000):
@@ -89,14 +92,15 @@ def forget(tenant_id: UUID, *, rollups_before: datetime, usage_before: datetime)
         return int(gone + cursor.rowcount)
 
 
-def busiest_endpoints(tenant_id: UUID, *, since: datetime, until: datetime) -> list[UUID | None]:
-    """Endpoints by their requests in ``[since, until)``, the most first; None: requests before an endpoint was known. In the tenant's scope."""
+def busiest(tenant_id: UUID, grain: Literal["endpoint", "scope"], *, since: datetime, until: datetime) -> list[UUID | None]:
+    """Endpoints or scopes by their requests in ``[since, until)``, the most first; None: requests before it was known. In the tenant's scope."""
     require_scope(tenant_id)
+    column = f"{grain}_id"
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT endpoint_id FROM routing_rolluprow WHERE tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"
-            " GROUP BY endpoint_id ORDER BY sum(requests) DESC, 1",
-            [tenant_id, GRAINS.index("endpoint"), since, until],
+            f"SELECT {column} FROM routing_rolluprow WHERE tenant_id = %s AND grain = %s AND start_at >= %s AND start_at < %s"  # noqa: S608 - ours
+            f" GROUP BY {column} ORDER BY sum(requests) DESC, 1",
+            [tenant_id, GRAINS.index(grain), since, until],
         )
         return [row[0] for row in cursor.fetchall()]
 

@@ -19,6 +19,7 @@ from routing.models import Endpoint, RecordAccount
 from routing.services import record_store, rollups
 from tenants import changes
 from tenants.actor import system
+from tenants.models import Scope
 from tenants.scoping import tenant_scope
 from tests.console import rows
 from tests.console.rows import AsOwner, Town
@@ -34,6 +35,10 @@ def _seconds(shown: str) -> float:
 
 def _figures(page: str) -> dict[str, str]:
     return dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", page))
+
+
+def _section(page: str, name: str) -> str:
+    return page.split(f'id="{name}"')[1].partition("</section>")[0]
 
 
 def test_requests_errors_ttft_and_reuse_of_a_range(town: Town, as_owner: AsOwner) -> None:
@@ -65,7 +70,7 @@ def test_requests_that_named_no_endpoint_are_counted_apart(town: Town, as_owner:
     page = town.owner.get("/t/acorn").content.decode()
     assert _figures(page)["Requests"] == "2"
     assert _figures(page)["Client errors"] == "1"
-    assert sorted(re.findall(r'data-label="Client errors">(\d+)<', page)) == ["0", "1"]  # of the endpoint, and of none
+    assert sorted(re.findall(r'data-label="Client errors">(\d+)<', _section(page, "by-endpoint"))) == ["0", "1"]  # of the endpoint, and of none
     assert "before an endpoint was known" in page
 
 
@@ -89,10 +94,46 @@ def test_reuse_is_shown_beside_its_ceiling_and_what_it_saved(town: Town, as_owne
     figures = _figures(page)
     assert figures["Ceiling of reuse"] == "75 %"  # (900 + 600) of 2,000
     assert figures["Cached tokens"] == "60 %"
-    assert figures["Engine time saved"] == "4.00 s"
+    assert figures["GPU time saved"] == "4.00 s"
     assert [value for value in _lines(page, "reuse")["ceiling"] if value is not None] == [0.75]
     assert [value for value in _lines(page, "reuse")["realised"] if value is not None] == [0.6]
     assert ">75 %</td>" in page.split("The plots as a table")[1]
+
+
+def test_tokens_and_gpu_time_saved_are_told_by_endpoint_and_by_scope(town: Town, as_owner: AsOwner) -> None:
+    """With every other figure of the table; a tenant all of whose requests act in one scope has no table of scopes."""
+    made = town.acorn
+    with tenant_scope(made.tenant_id):
+        support = Scope.objects.get(path="support").id
+    told: dict[str, Any] = {"prompt_tokens": 1000, "matched_tokens": 800, "prefill_tokens_per_s": 300.0, "ttft_s": 0.5}
+    rows.store(as_owner, made, rows.record(made, cached_tokens=600, **told))
+    assert 'id="by-scope"' not in town.owner.get("/t/acorn").content.decode()
+    deleted = {"endpoint_id": uuid.uuid4(), "scope_id": uuid.uuid4()}
+    none = {"endpoint_id": None, "scope_id": None, "outcome": "refused", "status": 401, "ttft_s": None, "prompt_tokens": None, "cached_tokens": None}
+    rows.store(
+        as_owner,
+        made,
+        *(rows.record(made, cached_tokens=300, scope_id=support, **told) for _ in range(2)),
+        rows.record(made, cached_tokens=900, **{**told, **deleted}),
+        rows.record(made, **none),
+    )
+    rows.store(as_owner, town.birch, rows.record(town.birch, cached_tokens=900, **told))
+    page = town.owner.get("/t/acorn").content.decode()
+
+    def table(name: str) -> dict[str, list[str]]:
+        found = re.findall(r'<th scope="row"[^>]*>(.*?)</th>(.*?)</tr>', _section(page, name), re.S)
+        return {re.sub(r"<[^>]+>", "", place).split(":")[0]: re.findall(r'<td class="num"[^>]*>([^<]*)<', cells) for place, cells in found}
+
+    scopes, endpoints = table("by-scope"), table("by-endpoint")
+    assert set(scopes) == {"support", "(root)", "a deleted scope", "before a scope was known"}
+    assert set(endpoints) == {"llama-chat", "a deleted endpoint", "before an endpoint was known"}
+    assert scopes["support"] == ["2", "0", "0", "0", scopes["support"][4], scopes["support"][4], "80 %", "30 %", "600", "2.00 s"]
+    assert scopes["(root)"][-2:] == ["600", "2.00 s"]
+    assert scopes["a deleted scope"][-2:] == endpoints["a deleted endpoint"][-2:] == ["900", "3.00 s"]
+    assert scopes["before a scope was known"][:3] == ["1", "0", "1"]
+    assert endpoints["llama-chat"][-2:] == ["1,200", "4.00 s"]
+    assert f"?range=1h&amp;scope={support}" in page
+    assert 'id="by-scope"' not in town.owner.get(f"/t/acorn?scope={support}").content.decode()
 
 
 def test_objectives_are_drawn_and_late_answers_counted(town: Town, as_owner: AsOwner) -> None:
@@ -142,7 +183,7 @@ def test_a_range_holds_its_requests_before_and_after_folding(town: Town, as_owne
     for _ in range(2):
         page = town.owner.get(f"/t/acorn?range={name}").content.decode()
         assert _figures(page)["Requests"] == str(len(inside))
-        assert re.findall(r'data-label="Requests">(\d+)<', page) == [str(len(inside))]
+        assert re.findall(r'data-label="Requests">(\d+)<', _section(page, "by-endpoint")) == [str(len(inside))]
         narrowed = town.owner.get(f"/t/acorn?range={name}&endpoint={town.acorn.endpoint_id}").content.decode()
         assert _figures(narrowed)["Requests"] == str(len(inside))
         with tenant_scope(town.acorn.tenant_id), as_owner():
