@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from routing.api.shapes import Document, PolicyUse, Reason
+from routing.services.dry_run import GoesBy
 from tenants.api.bodies import Body
 
 Share = Annotated[float, msgspec.Meta(description="Of the endpoint's prompts, those that the candidate places: 0 none (shadow) to 1 all.")]
@@ -120,7 +121,7 @@ class SummaryOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeighedOut(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica before and after. On a pool of the platform's only what is the tenant's own."""
+    """One replica before and after. On a pool of the platform's only what is the tenant's own; a policy that scores no seconds has no score."""
 
     replica: str
     chosen_before: bool
@@ -131,6 +132,8 @@ class WeighedOut(msgspec.Struct, frozen=True, kw_only=True):
     terms_after: dict[str, float]
     score_before_s: float | None
     score_after_s: float | None
+    matched_tokens: int
+    in_flight: int | None
 
 
 class ExampleOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +141,7 @@ class ExampleOut(msgspec.Struct, frozen=True, kw_only=True):
 
     decision_id: UUID
     started_at: float
+    goes_by: Annotated[GoesBy, msgspec.Meta(description="What the policy orders replicas by; `score` is in seconds.")]
     candidates: list[WeighedOut]
 
 

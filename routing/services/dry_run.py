@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Literal, cast
 from uuid import UUID
 
 from routing import queries
 from routing.core import dry_run
 from routing.core.dry_run import Redone, Summary
-from routing.core.policy import PolicyError, RoutingPolicy, compile_routing
+from routing.core.policy import PolicyError, PolicyName, RoutingPolicy, compile_routing
 from routing.core.record import DecisionRecord, wants_candidates
 from routing.core.trial import Estimate
 from routing.models import DecisionRow, Endpoint, PolicyVersion
@@ -21,9 +21,13 @@ MAX_SCANNED = 100_000  # decisions among which those with candidates are looked 
 WINDOW = timedelta(days=7)
 
 
+GoesBy = Literal["score", "turn", "load", "match"]
+_GOES_BY: dict[PolicyName, GoesBy] = {"round_robin": "turn", "least_outstanding": "load", "longest_prefix": "match"}  # the others score seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """One candidate of the example. Times are None where they would tell of others' load."""
+    """One candidate of the example. Times and load are None where they would tell of others' load, and scores where the policy has none."""
 
     replica: str
     chosen_before: bool
@@ -34,14 +38,17 @@ class Weighed:
     terms_after: dict[str, float]
     score_before_s: float | None
     score_after_s: float | None
+    matched_tokens: int  # those that the policy counts
+    in_flight: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One decision before and after: the newest that differs, else the newest."""
+    """One decision before and after: the newest that differs, else the newest. ``goes_by``: what the policy of the dry run orders replicas by."""
 
     decision_id: UUID
     started_at: float
+    goes_by: GoesBy
     candidates: tuple[Weighed, ...]
 
 
@@ -99,7 +106,7 @@ def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bo
         truncated=len(rows) > MAX_DECISIONS,
         rounded=not whole,
         summary=summary if whole else _rounded(summary),
-        example=None if shown is None else _example(*shown, own_replica_ids),
+        example=None if shown is None else _example(*shown, policy, own_replica_ids),
     )
 
 
@@ -127,7 +134,7 @@ def _rounded(summary: Summary) -> Summary:
     return replace(summary, ttft_before_s=rounded(summary.ttft_before_s), ttft_after_s=rounded(summary.ttft_after_s))
 
 
-def _example(record: DecisionRecord, redone: Redone, own_replica_ids: set[str] | None) -> Example:
+def _example(record: DecisionRecord, redone: Redone, policy: RoutingPolicy, own_replica_ids: set[str] | None) -> Example:
     names = disclosure.names(record, own_replica_ids)
     kept = {one.replica_id: one for one in record.candidates if one.refusal is None}
     found: list[Weighed] = []
@@ -143,10 +150,12 @@ def _example(record: DecisionRecord, redone: Redone, own_replica_ids: set[str] |
                 expected_cached_tokens=before.expected_cached_tokens,
                 terms_before=disclosure.own_terms(before.terms, own=own),
                 terms_after=disclosure.own_terms(after.terms, own=own),
-                score_before_s=before.score_s if own else None,
-                score_after_s=after.score_s if own else None,
+                score_before_s=before.score_s if own and before.terms else None,
+                score_after_s=after.score_s if own and after.terms else None,
+                matched_tokens=min(before.matched_tokens, policy.prefix_tokens) if policy.policy == "longest_prefix" else before.matched_tokens,
+                in_flight=before.in_flight if own else None,
             )
         )
-    if any(one.score_after_s is None for one in found):
+    if own_replica_ids is not None and not own_replica_ids.issuperset(kept):
         found.sort(key=lambda one: one.replica)  # the order of scores would tell of load
-    return Example(decision_id=record.id, started_at=record.started_at, candidates=tuple(found))
+    return Example(decision_id=record.id, started_at=record.started_at, goes_by=_GOES_BY.get(policy.policy, "score"), candidates=tuple(found))

@@ -14,7 +14,7 @@ from routing import queries
 from routing.core.policy import RoutingPolicy
 from routing.models import Endpoint
 from routing.services import dry_run, policy_text
-from routing.services.dry_run import DryRun, Example
+from routing.services.dry_run import DryRun, Example, GoesBy, Weighed
 from tenants.core.errors import NotFound, Refusal
 from tenants.management import tenant
 from tenants.scoping import tenant_scope
@@ -92,9 +92,16 @@ def _example(example: Example) -> list[str]:
         marks = [word for word, chosen in (("it went here", one.chosen_before), ("it would go here", one.chosen_after)) if chosen]
         lines.append(f"  {one.replica}{'  <- ' + ', '.join(marks) if marks else ''}")
         lines.append(f"    expects {_seconds(one.expected_ttft_s)} and {one.expected_cached_tokens:,.0f} cached tokens")
-        names = sorted(set(one.terms_before) | set(one.terms_after))
+        lines += [f"    {said}" for said in _load(example.goes_by, one)]
+        names = sorted(set(one.terms_before) | set(one.terms_after)) if example.goes_by == "score" else []
         lines += [f"    {name:15} {_seconds(one.terms_before.get(name))} -> {_seconds(one.terms_after.get(name))}" for name in names]
     return lines
+
+
+def _load(goes_by: GoesBy, one: Weighed) -> list[str]:
+    """What a policy without scores goes by."""
+    in_flight = f"{one.in_flight or 0:,} requests in flight"
+    return {"load": [in_flight], "match": [f"{one.matched_tokens:,} matched tokens, {in_flight}"]}.get(goes_by, [])
 
 
 def _seconds(value: float | None) -> str:

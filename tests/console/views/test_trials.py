@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import Any
 
 import pytest
@@ -95,10 +97,67 @@ def test_the_report_is_on_the_page(town: Town, candidate: PolicyVersion, as_owne
     assert "95 % intervals" in shown
 
 
+def _version(candidate: PolicyVersion, spec: dict[str, Any]) -> uuid.UUID:
+    """The id of another version of the candidate's policy."""
+    with tenant_scope(candidate.tenant_id):
+        return PolicyVersion.objects.create(tenant_id=candidate.tenant_id, policy_id=candidate.policy_id, version=5, spec=spec).id
+
+
+def _columns(shown: str) -> list[str]:
+    """Of the example."""
+    return re.findall(r'<th scope="col">([^<]+)</th>', shown)
+
+
 def test_a_dry_run_reads_and_stores_nothing(town: Town, as_owner: AsOwner, candidate: PolicyVersion) -> None:
     rows.store(as_owner, town.acorn, rows.record(town.acorn))
     url = f"/t/acorn/endpoints/{town.acorn.endpoint_id}/dry-run"
     shown = town.viewer.get(f"{url}?policy={candidate.id}").content.decode()
     assert "turns v4 against the past" in shown
     assert "it went here" in shown
+    assert _columns(shown) == ["Replica", "Expected TTFT"]
+    assert "0 s<" not in shown
+    assert "by turns" in shown
     assert town.viewer.get(f"{url}?policy=nobody").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [
+        ({"policy": "least_outstanding"}, {"Replica": "b", "In flight": "0", "Expected TTFT": "910 ms"}),
+        (
+            {"policy": "longest_prefix", "prefix_tokens": 1000},
+            {"Replica": "a", "Matched tokens": "1,000", "In flight": "1", "Expected TTFT": "160 ms"},
+        ),
+        (
+            {"policy": "weighted", "weights": {"wait": 2}},
+            {"Replica": "a", "Score before": "160 ms", "Score after": "40 ms", "Terms after": "wait 40 ms", "Expected TTFT": "160 ms"},
+        ),
+    ],
+)
+def test_a_dry_run_shows_what_its_policy_goes_by(
+    town: Town, as_owner: AsOwner, candidate: PolicyVersion, spec: dict[str, Any], first: dict[str, str]
+) -> None:
+    made = town.acorn
+    weighed = (
+        rows.candidate(made.replica_ids[0], "a", matched_tokens=1024),
+        rows.candidate(made.replica_ids[1], "b", terms={"wait": 0.4, "prefill": 0.31, "external_price": 0.2}, in_flight=0),
+    )
+    rows.store(as_owner, made, rows.record(made, candidates=weighed))
+    shown = town.viewer.get(f"/t/acorn/endpoints/{made.endpoint_id}/dry-run?policy={_version(candidate, spec)}").content.decode()
+    assert _columns(shown) == list(first)
+    row = re.findall(r"<tr[^>]*><th.*?</tr>", shown.split("<tbody>")[1], re.S)[0]
+    cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+    assert [cells[0].split()[0], *cells[1:]] == list(first.values())
+
+
+def test_replicas_of_the_platform_are_ordered_by_name_in_a_dry_run(town: Town, as_owner: AsOwner, candidate: PolicyVersion) -> None:
+    """Whatever the policy goes by: the order, and what is in flight, would tell of others' load."""
+    made = town.acorn
+    low, high = sorted([uuid.uuid4(), uuid.uuid4()])
+    weighed = (rows.candidate(high, "h100", in_flight=0), rows.candidate(low, "h200", in_flight=77))
+    rows.store(as_owner, made, rows.record(made, replica_id=str(high), replica_name="h100", candidates=weighed))
+    url = f"/t/acorn/endpoints/{made.endpoint_id}/dry-run?policy={_version(candidate, {'policy': 'least_outstanding'})}"
+    told = town.viewer.get(url).content.decode()
+    assert re.findall(r'class="break">(replica \d)', told) == ["replica 1", "replica 2"]
+    assert "77" not in told.split("<tbody>")[1]
+    assert re.findall(r'class="break">(h\d+)', town.operator.get(url).content.decode()) == ["h100", "h200"]

@@ -324,7 +324,10 @@ def test_a_dry_run_says_what_would_have_gone_elsewhere(acorn: House, api: Api) -
     assert (found["decisions"], found["summary"]["redone"], found["summary"]["differing"]) == (4, 4, 4)
     assert (found["summary"]["ttft_before_s"], found["summary"]["ttft_after_s"]) == (pytest.approx(0.6), pytest.approx(1.0))
     assert (found["summary"]["cached_before"], found["summary"]["cached_after"]) == (pytest.approx(900.0), 0.0)
+    best = found["example"]["candidates"][0]
+    assert (found["example"]["goes_by"], best["in_flight"], best["terms_after"], best["score_after_s"]) == ("load", 0, {}, None)
     weighted = api.post("endpoints/chat/dry-run", {"policy": {"policy": "weighted", "weights": {"wait": 4, "prefill": 1}}}).json()
+    assert weighted["example"]["goes_by"] == "score"
     chosen, other = weighted["example"]["candidates"]
     assert (chosen["chosen_before"], chosen["chosen_after"], chosen["score_after_s"]) == (False, True, pytest.approx(1.0))
     assert (other["terms_before"]["wait"], other["terms_after"]["wait"]) == (0.5, pytest.approx(2.0))
