@@ -1,20 +1,22 @@
-"""What leaves a router for Valkey: a bounded queue in memory, a bounded stream there, and never a request that waits for either.
+"""What leaves a router for Valkey: a bounded queue in memory (:mod:`routing.dataplane.backlog`), a bounded stream there, and never a request that
+waits for either.
 
-Policy: while Valkey is away entries stay in the queue in order and are sent when it is back (at least once: a write whose answer was lost is
-repeated, and ingest knows each by its id). When the queue is full the newest entry is dropped and counted.
+Policy: entries are sent at least once: a write whose answer was lost is repeated, and ingest knows each by its id. When the queue is full the newest
+entry is dropped and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from functools import partial
 from typing import Protocol
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from routing.core import record
+from routing.dataplane.backlog import Backlog
 
 BATCH = 200
 WRITE_S = 2.0
@@ -36,46 +38,32 @@ class Outlet:
         self._stream = stream
         self._router_id = router_id
         self._key = key
-        self._bound = queue_bound
         self._maxlen = stream_maxlen
         self._sent = sent
         self._dropped = dropped
-        self._queue: deque[tuple[str, bytes]] = deque()
-        self._wake = asyncio.Event()
+        self._queue: Backlog[tuple[str, bytes]] = Backlog(bound=queue_bound, batch=BATCH, retry_s=RETRY_S, retry_max_s=RETRY_MAX_S)
 
     @property
     def full(self) -> bool:
-        return len(self._queue) >= self._bound
+        return self._queue.full
 
     def put(self, tenant_id: str, data: bytes) -> None:
         """Queue an entry, or drop and count it."""
-        if self.full:
+        if not self._queue.put((tenant_id, data)):
             self._dropped.inc()
-            return
-        self._queue.append((tenant_id, data))
-        self._wake.set()
 
     def queued(self) -> int:
         return len(self._queue)
 
     async def run(self, valkey: Redis) -> None:
         """Send what is queued, for ever."""
-        pause_s = RETRY_S
-        while True:
-            await self._wake.wait()
-            if await self.send_batch(valkey):
-                pause_s = RETRY_S
-                if not self._queue:
-                    self._wake.clear()
-                continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(RETRY_MAX_S, pause_s * 2)
+        await self._queue.run(partial(self._write, valkey))
 
     async def send_batch(self, valkey: Redis) -> bool:
         """Write up to ``BATCH`` entries; True unless Valkey did not take them, in which case they stay queued."""
-        batch = [self._queue[place] for place in range(min(BATCH, len(self._queue)))]
-        if not batch:
-            return True
+        return await self._queue.send_batch(partial(self._write, valkey))
+
+    async def _write(self, valkey: Redis, batch: list[tuple[str, bytes]]) -> bool:
         pipe = valkey.pipeline(transaction=False)
         for tenant_id, data in batch:
             mac = record.authenticate(self._key, self._router_id, data)
@@ -86,8 +74,6 @@ class Outlet:
         except (RedisError, OSError, TimeoutError) as error:
             log.warning("records wait: %s", type(error).__name__)
             return False
-        for _ in batch:
-            self._queue.popleft()
         self._sent.inc(len(batch))
         return True
 

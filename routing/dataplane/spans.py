@@ -1,8 +1,8 @@
 """Traces of requests, for whoever runs a collector: one SERVER span, and one CLIENT span for each time an engine was asked. Off unless
 ``ROUTER_OTLP_ENDPOINT`` is set.
 
-Spans are made from the finished record, after the answer has gone. They wait in a bounded queue; when the collector is away they are kept, and when
-the queue is full the newest is dropped and counted. No request waits for a collector.
+Spans are made from the finished record, after the answer has gone, and wait in a bounded queue (:mod:`routing.dataplane.backlog`), whose newest is
+dropped and counted when it is full. No request waits for a collector.
 
 A client's ``traceparent`` is a stranger's: its trace is linked to, not continued, and its sampled flag costs nothing. Where the operator trusts
 clients (``ROUTER_TRACE_TRUSTED``) it is the parent. Engines continue our trace either way. Exported are a share of the requests, by decision id, and
@@ -15,8 +15,8 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ from routing.core import conventions as names
 from routing.core import tracecontext
 from routing.core.otlp import Link, Span, Value, document
 from routing.core.record import DecisionRecord
+from routing.dataplane.backlog import Backlog
 
 if TYPE_CHECKING:
     from routing.dataplane.inflight import Attempt, Flight
@@ -78,16 +79,14 @@ class Tracing:
         self._trusted = trusted
         self._resource: dict[str, Value] = {names.SERVICE_NAME: "saltroute-router", names.SERVICE_INSTANCE: router_id}
         self._metrics = metrics
-        self._bound = queue
-        self._queue: deque[Span] = deque()
-        self._wake = asyncio.Event()
+        self.backlog: Backlog[Span] = Backlog(bound=queue, batch=BATCH, retry_s=RETRY_S, retry_max_s=RETRY_MAX_S)
 
     @property
     def on(self) -> bool:
         return self._url is not None
 
     def queued(self) -> int:
-        return len(self._queue)
+        return len(self.backlog)
 
     def begin(self, flight: Flight, presented: list[str]) -> list[str]:
         """Begin the flight's trace; returns the parents that engines' own ``traceparent`` continues."""
@@ -110,37 +109,22 @@ class Tracing:
             return
         offset_ns = time.time_ns() - time.monotonic_ns()
         for span in (_server(flight, trace, record, offset_ns), *_clients(flight, trace, record, offset_ns)):
-            if len(self._queue) >= self._bound:
+            if not self.backlog.put(span):
                 self._metrics.spans_dropped.labels(reason="queue_full").inc()
-                continue
-            self._queue.append(span)
-        self._wake.set()
 
     async def run(self) -> None:
         """Send what is queued, for ever."""
         if self._url is None:
             return
-        pause_s = RETRY_S
         async with aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            while True:
-                await self._wake.wait()
-                if await self.send_batch(session):
-                    pause_s = RETRY_S
-                    if not self._queue:
-                        self._wake.clear()
-                    continue
-                await asyncio.sleep(pause_s)
-                pause_s = min(RETRY_MAX_S, pause_s * 2)
+            await self.backlog.run(partial(self._export, session, self._url))
 
-    async def send_batch(self, session: aiohttp.ClientSession) -> bool:
-        """Export up to ``BATCH`` spans; True unless the collector did not answer or asked to come again, in which case they stay queued."""
-        batch = [self._queue[place] for place in range(min(BATCH, len(self._queue)))]
-        if not batch or self._url is None:
-            return True
+    async def _export(self, session: aiohttp.ClientSession, url: str, batch: list[Span]) -> bool:
+        """Send spans; True unless the collector did not answer or asked to come again."""
         try:
             async with asyncio.timeout(WRITE_S):
                 headers = {"Content-Type": "application/json", "User-Agent": "saltroute"}
-                async with session.post(self._url, data=document(batch, self._resource), headers=headers, allow_redirects=False) as answer:
+                async with session.post(url, data=document(batch, self._resource), headers=headers, allow_redirects=False) as answer:
                     status = answer.status
                     await answer.content.read(MAX_ANSWER_BYTES)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -148,8 +132,6 @@ class Tracing:
             return False
         if status in (429, 502, 503, 504):
             return False
-        for _ in batch:
-            self._queue.popleft()
         if 200 <= status < 300:
             self._metrics.spans_sent.inc(len(batch))
         else:

@@ -125,7 +125,7 @@ async def test_a_collector_that_is_away_costs_no_request_and_gets_the_spans_late
         for _ in range(3):
             assert (await rig.chat()).status == 200
         assert rig.router.plane.tracing.queued() == 6
-        rig.router.plane.tracing._bound = 7
+        rig.router.plane.tracing.backlog.bound = 7
         assert (await rig.chat()).status == 200
         assert rig.router.plane.tracing.queued() == 7
         page = rig.router.plane.metrics.page().decode()
