@@ -131,7 +131,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         learned=noted.learned,
     )
     parts = cause.split(times, work, misses)
-    slo_s = flight.endpoint.slo.ttft_s if flight.endpoint is not None and flight.endpoint.slo is not None else None
+    slo_s = flight.slo_s
     late = slo_s is not None and times.first_token_s is not None and _until_first_token_s(times) > slo_s
     if times.first_token_s is not None and usage.completion_tokens and flight.outcome == "ok":
         plane.causes.observe_pace(noted.answers_url, times.serving_s - times.first_token_s, usage.completion_tokens)

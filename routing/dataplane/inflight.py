@@ -231,6 +231,11 @@ class Flight:
             raise RuntimeError("nobody is calling")
         return self.caller.grant.tenant.snapshot.tenant_id.bytes if self.probe is None else _AUDITS
 
+    @property
+    def slo_s(self) -> float | None:
+        """The objective for its first token where it is served, in s; None: there is none."""
+        return None if self.endpoint is None or self.endpoint.slo is None else self.endpoint.slo.ttft_s
+
     def __enter__(self) -> Flight:
         self.plane.in_flight += 1
         task = asyncio.current_task()
@@ -274,7 +279,7 @@ class Flight:
         self.first_byte_s = now_s
         attempt.first_byte(now_s)
         learn.first_byte(self, attempt, now_s)
-        self.plane.waiting.first_byte(self)
+        self.plane.waiting.bursts.first_byte(self)
 
     def end_prefill(self) -> None:
         """Give back what computing the prompt elsewhere took; safe to repeat."""

@@ -177,7 +177,7 @@ class PlaneCollector(Collector):
         plane, now_s = self._plane, time.monotonic()
         yield GaugeMetricFamily("saltroute_in_flight", "Requests in flight", value=plane.in_flight)
         yield GaugeMetricFamily("saltroute_waiting", "Requests waiting for a replica", value=len(plane.waiting))
-        yield GaugeMetricFamily("saltroute_following", "Requests held behind the leader of their burst", value=plane.waiting.following)
+        yield GaugeMetricFamily("saltroute_following", "Requests held behind the leader of their burst", value=len(plane.waiting.bursts))
         yield GaugeMetricFamily("saltroute_quota_meters", "Limits of quotas that are counted here", value=len(plane.quotas.meters))
         yield GaugeMetricFamily("saltroute_quota_routers", "Routers that share the limits of quotas", value=plane.quotas.routers)
         yield GaugeMetricFamily("saltroute_quota_lost", "1 while quotas are kept by this router's share alone", value=plane.quotas.lost)

@@ -175,7 +175,7 @@ async def other_model(plane: Plane, flight: Flight, headers: CIMultiDictProxy[st
     named = None if home is None or home.slo is None else home.slo.spill_model
     if home is None or caller is None or named is None or flight.probe is not None or flight.attempts or refusal.code not in OVERLOADED:
         raise refusal
-    plane.waiting.turned_away(flight)
+    plane.waiting.bursts.turned_away(flight)
     try:
         await prepare(plane, flight, find_endpoint(caller, named), headers)
     except ApiError:

@@ -178,7 +178,7 @@ def _computed(plane: Plane, flight: Flight, attempt: Attempt, transfer: Transfer
     now_s = time.monotonic()
     attempt.first_byte(now_s)
     attempt.succeeded()
-    plane.waiting.first_byte(flight)
+    plane.waiting.bursts.first_byte(flight)
     usage = Usage()
     usage.take(payload.get("usage"))
     transfer.handed_at_s, transfer.prefill_s, transfer.cached_tokens = now_s, now_s - attempt.started_s, usage.cached_tokens

@@ -1,4 +1,5 @@
-"""Where requests wait: behind the leader of an identical burst, and in the queue of their pool while every replica is busy with others' work.
+"""Where requests wait: behind the leader of an identical burst (:mod:`routing.dataplane.bursts`), and in the queue of their pool while every
+replica is busy with others' work.
 
 ``turn`` is the one way from a request to a dispatch. Most requests pass without waiting. Those that wait are woken when a first byte or an end frees
 a replica, in the order of :mod:`routing.core.fair_queue`, and every 50 ms, since estimates fade. Who waited as long as its policy allows is refused
@@ -13,17 +14,16 @@ A request whose policy names a second pool stands in both queues, in each at its
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from routing.core import admission, gate, overload, prefix
+from routing.core import admission, overload
 from routing.core.fair_queue import OUTPUT_WEIGHT, FairQueue, Waiter, retry_after_s
-from routing.core.gate import Gate
 from routing.dataplane import errors
+from routing.dataplane.bursts import Bursts
 from routing.dataplane.choose import choose
 from routing.dataplane.errors import ApiError
 
@@ -67,19 +67,13 @@ class Waiting:
     def __init__(self, *, max_waiters: int, burst_window_s: float) -> None:
         self._max_waiters = max_waiters
         self._rooms: dict[UUID, _Room] = {}
-        self._gate = Gate(window_s=burst_window_s)
-        self._followers: dict[int, asyncio.Event] = {}
+        self.bursts = Bursts(window_s=burst_window_s)
         self._serial = 0
         self._tick: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """Requests that wait; one in two queues counts once."""
         return len({serial for room in self._rooms.values() for serial in room.waiting})
-
-    @property
-    def following(self) -> int:
-        """Requests held behind the leader of their burst."""
-        return len(self._followers)
 
     async def turn(self, plane: Plane, flight: Flight, *, tried: Collection[UUID]) -> Attempt:
         """Wait until the flight may be dispatched, and begin its attempt in the same step, so that the next to choose sees it.
@@ -100,11 +94,11 @@ class Waiting:
         if tried or flight.alone:
             return await self._once_more(plane, flight, tried)
         began_s = time.monotonic()
-        if (hold_s := self._hold_s(plane, flight, choice)) is not None:
-            await self._behind_leader(plane, flight, hold_s)
+        if (hold_s := self.bursts.hold_s(plane, flight, choice)) is not None:
+            await self.bursts.behind_leader(plane, flight, hold_s)
             flight.queue_s = time.monotonic() - began_s
             choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
-        if self._is_empty(_pool_of(flight)) and admission.commits(choice.decision, _slo_s(flight)):
+        if self._is_empty(_pool_of(flight)) and admission.commits(choice.decision, flight.slo_s):
             return flight.begin_attempt(choice)
         return await self._elsewhere(plane, flight, {_pool_of(flight): choice}, began_s)
 
@@ -125,7 +119,7 @@ class Waiting:
                 if not choices:
                     raise refusal or error from None
             else:
-                if self._is_empty(spill.pool.id) and admission.commits(choice.decision, _slo_s(flight)):
+                if self._is_empty(spill.pool.id) and admission.commits(choice.decision, flight.slo_s):
                     return self._begin(plane, flight, spill, choice)
                 choices[spill.pool.id] = choice
         try:
@@ -144,21 +138,9 @@ class Waiting:
             plane.metrics.spilled.labels(to="pool").inc()
         return flight.begin_attempt(choice)
 
-    def turned_away(self, flight: Flight) -> None:
-        """The flight goes to another endpoint: nobody waits for its prefix here any more."""
-        if flight.burst is not None:
-            heir = self._gate.lost(flight.burst, flight.serial)
-            self._open(() if heir is None else (heir,))
-            flight.burst = None
-
-    def first_byte(self, flight: Flight) -> None:
-        """The flight's prefix is resident where it went: those who follow it may go."""
-        if flight.burst is not None:
-            self._open(self._gate.opened(flight.burst, flight.serial))
-
     def left(self, plane: Plane, flight: Flight) -> None:
         """The flight ended, in whatever way: nobody waits for it any more, and its pool pays what it really cost."""
-        self.turned_away(flight)
+        self.bursts.turned_away(flight)
         if flight.waiter is not None and (room := self._rooms.get(_pool_of(flight))) is not None:
             weight = flight.endpoint.pool.weight if flight.endpoint is not None else 1.0
             room.queue.settle(flight.waiter, _real_cost(flight), tenant_weight=weight)
@@ -168,54 +150,6 @@ class Waiting:
         """Something was freed: look soon whether somebody can go. Many calls in one turn of the loop cost one look."""
         if any(room.waiting for room in self._rooms.values()):
             self._schedule(plane, 0.0)
-
-    def _hold_s(self, plane: Plane, flight: Flight, choice: Choice) -> float | None:
-        """For how long the flight should wait behind the leader of its burst, in seconds; None: it goes.
-
-        What marks a burst is the prefix that ends :data:`gate.MIN_TOKENS` after what the chosen replica holds for certain.
-        """
-        prompt, namespace, endpoint, chosen = flight.prompt, flight.namespace, flight.endpoint, choice.decision.chosen
-        if prompt is None or namespace is None or endpoint is None or chosen.uncached_tokens < gate.MIN_TOKENS:
-            return None
-        if endpoint.policy.policy != "ettft":  # the baselines are what they are called
-            return None
-        if chosen.evidence == "event":
-            held_bytes = chosen.matched_tokens * prompt.bytes_per_token
-        else:
-            key = namespace.key
-            held_blocks = plane.index.settled(key, prompt.digests, choice.computes.place.key, owner=flight.owner)
-            held_bytes = prefix.covered_bytes(held_blocks)
-        position = prefix.whole_blocks(int(held_bytes + gate.MIN_TOKENS * prompt.bytes_per_token))
-        if position >= len(prompt.digests):
-            return None
-        flight.serial = self._next_serial()
-        flight.burst = namespace.public_id.encode() + prompt.digests[position]
-        return self._gate.arrive(
-            flight.burst,
-            flight.serial,
-            uncached_tokens=chosen.uncached_tokens,
-            expected_ttft_s=chosen.expected_ttft_s,
-            joins=chosen.evidence == "pending",
-            bound_s=gate.bound_s(_slo_s(flight)),
-            now_s=time.monotonic(),
-        )
-
-    async def _behind_leader(self, plane: Plane, flight: Flight, hold_s: float) -> None:
-        event = self._followers[flight.serial] = asyncio.Event()
-        plane.metrics.held.labels(reason="burst").inc()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(hold_s):
-                    await event.wait()
-        finally:
-            del self._followers[flight.serial]
-            if flight.burst is not None and not event.is_set():
-                self._gate.gave_up(flight.burst, flight.serial)
-
-    def _open(self, serials: Collection[int]) -> None:
-        for serial in serials:
-            if (event := self._followers.get(serial)) is not None:
-                event.set()
 
     def _room(self, pool_id: UUID) -> _Room:
         """The pool's room. It stays when it empties: who owes turns still does; rooms of pools nobody waits for go when there are too many."""
@@ -234,7 +168,7 @@ class Waiting:
             ApiError: 429; 503 if no replica is left.
         """
         limit_s = _queue_s(flight)
-        if limit_s == 0 and any(admission.commits(choice.decision, _slo_s(flight)) for choice in choices.values()):
+        if limit_s == 0 and any(admission.commits(choice.decision, flight.slo_s) for choice in choices.values()):
             limit_s = TICK_S  # it could go but for others' turns
         waiting = _Waiting(self._next_serial(), flight, asyncio.get_running_loop().create_future(), views)
         why = "shed"
@@ -375,7 +309,7 @@ class Waiting:
             if not waiting.waiters:
                 waiting.future.set_exception(error)
             return True
-        if not admission.commits(choice.decision, _slo_s(flight)):
+        if not admission.commits(choice.decision, flight.slo_s):
             return False
         flight.waiter = room.queue.take(head.id)
         waiting.future.set_result(self._begin(plane, flight, view, choice))
@@ -401,13 +335,9 @@ def _pool_of(flight: Flight) -> UUID:
     return flight.endpoint.pool.id
 
 
-def _slo_s(flight: Flight) -> float | None:
-    return flight.endpoint.slo.ttft_s if flight.endpoint is not None and flight.endpoint.slo is not None else None
-
-
 def _due_s(flight: Flight, limit_s: float) -> float:
     """When the flight is due to start, on the monotonic clock: at its first token's objective, at the latest when its time for waiting is over."""
-    slo_s, latest_s = _slo_s(flight), time.monotonic() + limit_s
+    slo_s, latest_s = flight.slo_s, time.monotonic() + limit_s
     return latest_s if slo_s is None else min(latest_s, flight.started_s + slo_s)
 
 

@@ -59,7 +59,8 @@ class Busy:
         await asyncio.gather(*self.calls)
         await self.rig.settled()
         self.rig.assert_nothing_held()
-        assert len(self.rig.router.plane.waiting) == self.rig.router.plane.waiting.following == 0
+        waiting = self.rig.router.plane.waiting
+        assert len(waiting) == len(waiting.bursts) == 0
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ async def test_followers_of_a_burst_go_at_once_to_where_its_prefix_is_computed(m
     rig.a.script = rig.b.script = stream_of(gate)
     calls = [asyncio.create_task(rig.chat(prompt("the same", 40_000, stream=True))) for _ in range(6)]
     await until(lambda: rig.served() == 6)
-    assert rig.router.plane.waiting.following == 0
+    assert len(rig.router.plane.waiting.bursts) == 0
     gate.set()
     assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * 6
     await rig.settled()
@@ -210,7 +211,7 @@ async def test_different_prompts_at_once_are_no_burst(make_rig: MakeRig) -> None
     await until(lambda: rig.served() == 6)
     gate.set()
     await asyncio.gather(*calls)
-    assert rig.router.plane.waiting.following == 0
+    assert len(rig.router.plane.waiting.bursts) == 0
 
 
 def limit(rig: Rig, a: int | None, b: int | None, **spec: Any) -> None:
@@ -236,13 +237,13 @@ async def test_who_would_compute_the_prefix_elsewhere_waits_for_the_leaders_firs
     gate = asyncio.Event()
     rig.a.script = rig.b.script = stream_of(gate)
     calls = [asyncio.create_task(rig.chat(prompt("the same", stream=True))) for _ in range(4)]
-    await until(lambda: rig.router.plane.waiting.following == 3)
+    await until(lambda: len(rig.router.plane.waiting.bursts) == 3)
     await until(lambda: rig.served() == 1)
     gate.set()
     assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * 4
     await rig.settled()
     rig.assert_nothing_held()
-    assert rig.router.plane.waiting.following == 0
+    assert len(rig.router.plane.waiting.bursts) == 0
 
 
 @pytest.mark.usefixtures("pairs_are_bursts")
@@ -252,7 +253,7 @@ async def test_a_leader_that_leaves_hands_over(make_rig: MakeRig) -> None:
     gate = asyncio.Event()
     rig.a.script = rig.b.script = stream_of(gate)
     calls = [asyncio.create_task(rig.chat(prompt("the same", stream=True))) for _ in range(4)]
-    await until(lambda: rig.router.plane.waiting.following == 3)
+    await until(lambda: len(rig.router.plane.waiting.bursts) == 3)
     leader = calls.pop(0)
     leader.cancel()
     await until(lambda: rig.served() == 2)
