@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from routing.prompts.encoding import Encoder, TokenizerFacts, TokenizerRefused
+from routing.prompts.messages import ContentFormat
 from routing.prompts.pool import Artifact, Pool, Refused
-from routing.prompts.prepare import ContentFormat
 from routing.prompts.template import ChatTemplate, TemplateFacts, TemplateRefused, compile_artifact
 from routing.prompts.types import Kind, Reason
 

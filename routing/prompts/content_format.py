@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from jinja2 import nodes
 
-from routing.prompts.prepare import ContentFormat
+from routing.prompts.messages import ContentFormat
 
 
 def detect(tree: nodes.Template) -> ContentFormat:

@@ -19,7 +19,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from routing.prompts import content_format
-from routing.prompts.prepare import ContentFormat
+from routing.prompts.messages import ContentFormat
 from routing.prompts.types import Reason
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -63,3 +63,11 @@ class NoTokens:
     """No tokens, and why. Never an error of the request."""
 
     reason: Reason
+
+
+class Unprepared(Exception):
+    """No exact preparation, for a reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason

@@ -10,7 +10,7 @@ from django.db.models import Max
 from routing.models import DecisionRow
 from tenants.queries import all_tenants
 from tenants.scoping import require_scope, tenant_scope
-from tenants.services import api_keys
+from tenants.services import key_use
 
 WINDOW = timedelta(minutes=10)  # much longer than from one run to the next, for requests that take long and for an ingest that is behind
 
@@ -24,7 +24,7 @@ def note(tenant_id: UUID, now: datetime) -> int:
     require_scope(tenant_id)
     rows = DecisionRow.objects.filter(tenant_id=tenant_id, started_at__gt=now - WINDOW, started_at__lte=now, key_id__isnull=False)
     used = dict(rows.order_by().values_list("key_id").annotate(Max("started_at")))
-    return api_keys.note_use(tenant_id=tenant_id, used=used)
+    return key_use.note_use(tenant_id=tenant_id, used=used)
 
 
 def note_all(now: datetime) -> int:

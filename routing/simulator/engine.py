@@ -31,57 +31,10 @@ from routing.simulator.events import (
     KvEvent,
     short_hash,
 )
-from routing.simulator.hashes import ExtraKeys, block_hash, extra_keys, root_hash, shown_extra_keys
+from routing.simulator.hashes import block_hash, extra_keys, root_hash, shown_extra_keys
 from routing.simulator.submission import Finished, Output, Stats, StepResult, Submission
 from routing.simulator.timing import Work, step_duration_s
-
-
-class _Request:
-    """A submission on its way through the engine."""
-
-    __slots__ = (
-        "arrived_s",
-        "blocks",
-        "cached_tokens",
-        "computed_tokens",
-        "digests",
-        "emitted",
-        "extras",
-        "first_token_s",
-        "found_tokens",
-        "last_token_s",
-        "preemptions",
-        "scheduled_s",
-        "stored_blocks",
-        "submission",
-        "tokens",
-        "unreported_preemptions",
-    )
-
-    def __init__(self, submission: Submission, arrived_s: float) -> None:
-        self.submission = submission
-        self.arrived_s = arrived_s
-        self.tokens = list(submission.token_ids)
-        self.digests: list[bytes] = []
-        self.extras: list[ExtraKeys] = []
-        self.blocks: list[Block] = []
-        self.stored_blocks = 0  # leading blocks that are findable by hash
-        self.computed_tokens = 0
-        self.found_tokens = 0  # in the cache, when it was admitted
-        self.cached_tokens: int | None = None
-        self.emitted = 0
-        self.preemptions = 0
-        self.unreported_preemptions = 0
-        self.scheduled_s = self.first_token_s = 0.0
-        self.last_token_s: float | None = None
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.submission.token_ids)
-
-
-def _adapters(requests: Iterable[_Request]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.submission.adapter.name for one in requests if one.submission.adapter is not None))
+from routing.simulator.underway import Request, adapters_of
 
 
 class Engine:
@@ -92,10 +45,10 @@ class Engine:
         self.salt_mode: SaltMode = config.salt_mode
         self.pool = BlockPool(config.usable_blocks)
         self._root = root_hash(config.hash_algorithm)
-        self._requests: dict[str, _Request] = {}
-        self._waiting: deque[_Request] = deque()
+        self._requests: dict[str, Request] = {}
+        self._waiting: deque[Request] = deque()
         self.adapters = AdapterSlots(config.adapter_slots)
-        self._running: list[_Request] = []
+        self._running: list[Request] = []
         self._held: dict[str, list[Block]] = {}  # of requests that ended and whose blocks another engine is to fetch
         self._events: list[KvEvent] = []  # since the last step; a reset on an idle engine waits here
         self._queried_tokens = self._hit_tokens = 0
@@ -118,8 +71,8 @@ class Engine:
             running=len(self._running),
             waiting=len(self._waiting),
             usage=self.pool.usage,
-            running_adapters=_adapters(self._running),
-            waiting_adapters=_adapters(self._waiting),
+            running_adapters=adapters_of(self._running),
+            waiting_adapters=adapters_of(self._waiting),
         )
 
     def submit(self, submission: Submission, now_s: float) -> None:
@@ -135,7 +88,7 @@ class Engine:
             raise ValueError(f"{length_tokens} tokens exceed {self.config.max_model_len_tokens}")
         if submission.request_id in self._requests:
             raise ValueError(f"request {submission.request_id} is already running")
-        request = _Request(submission, now_s)
+        request = Request(submission, now_s)
         self._extend_digests(request)
         self._requests[submission.request_id] = request
         self._waiting.append(request)
@@ -199,16 +152,16 @@ class Engine:
             hit_tokens=self._hit_tokens,
             preemptions=preemptions,
             scheduled_tokens=sum(tokens for _, tokens in scheduled),
-            running_adapters=_adapters(self._running),
-            waiting_adapters=_adapters(self._waiting),
+            running_adapters=adapters_of(self._running),
+            waiting_adapters=adapters_of(self._waiting),
         )
         return StepResult(duration_s, tuple(outputs), events, stats)
 
     # -- scheduling ------------------------------------------------------------------------------------------------
 
-    def _schedule(self, now_s: float) -> list[tuple[_Request, int]]:
+    def _schedule(self, now_s: float) -> list[tuple[Request, int]]:
         budget_tokens = self.config.max_num_batched_tokens
-        scheduled: list[tuple[_Request, int]] = []
+        scheduled: list[tuple[Request, int]] = []
         preempted = False
         position = 0
         while position < len(self._running) and budget_tokens > 0:
@@ -225,10 +178,10 @@ class Engine:
             scheduled.append((request, tokens))
             budget_tokens -= tokens
             position += 1
-        passed: list[_Request] = []  # no slot for their adapter now
+        passed: list[Request] = []  # no slot for their adapter now
         while not preempted and self._waiting and budget_tokens > 0 and len(self._running) < self.config.max_num_seqs:
             request = self._waiting[0]
-            adapter, in_use = request.submission.adapter, _adapters(self._running)
+            adapter, in_use = request.submission.adapter, adapters_of(self._running)
             if adapter is not None and not self.adapters.has_room(adapter.name, in_use):
                 passed.append(self._waiting.popleft())
                 continue
@@ -251,7 +204,7 @@ class Engine:
         self._waiting.extendleft(reversed(passed))
         return scheduled
 
-    def _admit(self, request: _Request) -> int | None:
+    def _admit(self, request: Request) -> int | None:
         """Take the cached prefix of a waiting request if its whole sequence fits; None if it does not.
 
         At least one token is always computed, so the last block of an exact repeat is never taken from the cache.
@@ -273,7 +226,7 @@ class Engine:
             self._report_stored(request, 0, len(found))
         return request.computed_tokens
 
-    def _grow(self, request: _Request, upto_tokens: int) -> bool:
+    def _grow(self, request: Request, upto_tokens: int) -> bool:
         """Give a request blocks for its first ``upto_tokens`` tokens and make the full ones findable.
 
         They are findable from the moment they are scheduled, before they are computed: two equal prompts in one step
@@ -295,23 +248,23 @@ class Engine:
             request.stored_blocks = full
         return True
 
-    def _preempt(self, request: _Request) -> None:
+    def _preempt(self, request: Request) -> None:
         self._release(request)
         request.preemptions += 1
         request.unreported_preemptions += 1
         self._waiting.appendleft(request)
 
-    def _release(self, request: _Request) -> None:
+    def _release(self, request: Request) -> None:
         self.pool.release(request.blocks)
         request.blocks = []
         request.stored_blocks = request.computed_tokens = 0
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def _work(self, request: _Request, tokens: int) -> Work:
+    def _work(self, request: Request, tokens: int) -> Work:
         return Work(tokens, request.computed_tokens, decoding=request.computed_tokens >= request.prompt_tokens)
 
-    def _run(self, scheduled: Iterable[tuple[_Request, int]], done_s: float) -> tuple[list[Output], int]:
+    def _run(self, scheduled: Iterable[tuple[Request, int]], done_s: float) -> tuple[list[Output], int]:
         outputs: list[Output] = []
         preemptions = 0
         for request, tokens in scheduled:
@@ -324,7 +277,7 @@ class Engine:
             request.unreported_preemptions = 0
         return outputs, preemptions
 
-    def _emit(self, request: _Request, done_s: float) -> Output:
+    def _emit(self, request: Request, done_s: float) -> Output:
         submission = request.submission
         index = request.emitted
         token_id = submission.output_token_ids[index]
@@ -353,7 +306,7 @@ class Engine:
             fetched_tokens=request.prompt_tokens - cached if submission.fetched else 0,
         )
 
-    def _finish(self, request: _Request, done_s: float) -> Finished:
+    def _finish(self, request: Request, done_s: float) -> Finished:
         """Free the request. Its last token was sampled but never computed, so it has no KV and completes no block."""
         self._running.remove(request)
         del self._requests[request.submission.request_id]
@@ -375,7 +328,7 @@ class Engine:
 
     # -- hashes and events -----------------------------------------------------------------------------------------
 
-    def _extend_digests(self, request: _Request) -> None:
+    def _extend_digests(self, request: Request) -> None:
         size = self.config.block_size_tokens
         submission = request.submission
         while (len(request.digests) + 1) * size <= len(request.tokens):
@@ -386,7 +339,7 @@ class Engine:
             request.digests.append(block_hash(parent, block, extra, self.config.hash_algorithm))
             request.extras.append(extra)
 
-    def _report_stored(self, request: _Request, first: int, end: int) -> None:
+    def _report_stored(self, request: Request, first: int, end: int) -> None:
         size = self.config.block_size_tokens
         adapter = request.submission.adapter
         self._events.append(

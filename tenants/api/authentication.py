@@ -19,7 +19,7 @@ from tenants.actor import Actor
 from tenants.api.errors import CHALLENGE, UNAUTHENTICATED
 from tenants.core.roles import Role
 from tenants.models import User
-from tenants.services import api_keys, second_factors
+from tenants.services import key_use, second_factors
 
 _SCHEMES = ("bearer", "token")
 
@@ -56,7 +56,7 @@ class ControlTokenAuthentication(BaseAuthentication):
         scheme, _, presented = header.partition(" ")
         if scheme.lower() not in _SCHEMES:
             raise AuthenticationFailed(UNAUTHENTICATED)
-        token = api_keys.authenticate_control(presented.strip(), now=timezone.now())
+        token = key_use.authenticate_control(presented.strip(), now=timezone.now())
         if token is None:
             raise AuthenticationFailed(UNAUTHENTICATED)
         actor = Actor(kind="token", label=token.name, id=token.id, peer_address=peer_address(request))

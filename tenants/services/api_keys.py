@@ -1,16 +1,16 @@
-"""API keys: inference keys for the data plane, control tokens for this API. A key is shown once; only its digest is kept."""
+"""API keys: inference keys for the data plane, control tokens for this API. A key is shown once; only its digest is kept.
+
+How they are used is in :mod:`tenants.services.key_use`.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
-
-from django.db import connection
-from django.db.models import Q
 
 from tenants import changes, queries
 from tenants.actor import Actor
@@ -20,16 +20,13 @@ from tenants.core.api_key import Kind
 from tenants.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound, Refusal
 from tenants.core.roles import Role
 from tenants.models import PLATFORM_SLUG, ApiKey, Scope
-from tenants.scoping import require_scope, tenant_scope
+from tenants.scoping import require_scope
 from tenants.services import locks
 
 MAX_KEYS_PER_TENANT = 1000  # inference keys that are not revoked
 MAX_TOKENS_PER_TENANT = 200  # control tokens that are not revoked
 MAX_ENDPOINTS_PER_KEY = 100
 NAME_MAX = 100  # characters
-LAST_USED_EVERY = timedelta(minutes=1)
-
-
 _FOREIGN_PREFIX = {Kind.INFERENCE: "srct-", Kind.CONTROL: "sk-sr-"}
 
 
@@ -39,47 +36,6 @@ class Issued:
 
     key: ApiKey
     secret: str | None = field(repr=False)
-
-
-def authenticate_control(presented: str, *, now: datetime) -> ApiKey | None:
-    """The control token whose text this is, or None: unknown, another kind, revoked, expired, or of a deleted tenant.
-
-    Notes the use at most once a minute. A platform token counts as one only in the platform's own tenant.
-    """
-    if not api_key.MIN_CHARACTERS <= len(presented) <= api_key.MAX_CHARACTERS:
-        return None
-    digest = api_key.digest(presented)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT tenant_id FROM saltroute_key_owner(%s)", [digest])
-        owner = cursor.fetchone()
-    if owner is None:
-        return None
-    with tenant_scope(owner[0]):
-        token = ApiKey.objects.select_related("tenant").filter(tenant_id=owner[0], digest=digest, kind=Kind.CONTROL.value).first()
-        if token is None or queries.key_status(token, now) is not queries.KeyStatus.ACTIVE or token.tenant.deleted_at is not None:
-            return None
-        if token.platform and token.tenant.slug != PLATFORM_SLUG:
-            return None
-        due = now - LAST_USED_EVERY
-        if token.last_used_at is None or token.last_used_at <= due:
-            # Conditional again in SQL: of many calls at once one writes.
-            ApiKey.objects.filter(Q(last_used_at=None) | Q(last_used_at__lte=due), tenant_id=owner[0], id=token.id).update(last_used_at=now)
-    return token
-
-
-def note_use(*, tenant_id: UUID, used: Mapping[UUID, datetime]) -> int:
-    """Raise ``last_used_at`` of inference keys, by id, where it is older; returns how many rose. No change of configuration: nothing is recorded."""
-    require_scope(tenant_id)
-    if not used:
-        return 0
-    table = ApiKey._meta.db_table
-    with connection.cursor() as cursor:  # one statement for a thousand keys, which the ORM would make a thousand of
-        cursor.execute(
-            f"UPDATE {table} SET last_used_at = used.at FROM unnest(%s::uuid[], %s::timestamptz[]) AS used (id, at)"  # noqa: S608 - the model's own table
-            f" WHERE {table}.id = used.id AND tenant_id = %s AND kind = %s AND (last_used_at IS NULL OR last_used_at < used.at)",
-            [list(used), list(used.values()), tenant_id, Kind.INFERENCE.value],
-        )
-        return int(cursor.rowcount)
 
 
 def issue_inference(

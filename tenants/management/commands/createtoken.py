@@ -18,7 +18,7 @@ from tenants.core.errors import Refusal
 from tenants.core.roles import Role
 from tenants.models import PLATFORM_SLUG
 from tenants.scoping import tenant_scope
-from tenants.services import api_keys, provisioning
+from tenants.services import api_keys, key_use, provisioning
 
 
 class Command(BaseCommand):
@@ -46,7 +46,7 @@ class Command(BaseCommand):
             raise CommandError("--days is a whole number from 1 to 3650")
         now = timezone.now()
         out: Path | None = options["out"]
-        if out is not None and out.exists() and api_keys.authenticate_control(out.read_text().strip(), now=now) is not None:
+        if out is not None and out.exists() and key_use.authenticate_control(out.read_text().strip(), now=now) is not None:
             return
         expires_at = None if days is None else now + timedelta(days=days)
         tenant_id = provisioning.ensure_platform().id if slug is None else queries.tenant_id_of(slug)

@@ -7,7 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from routing.prompts import prepare
-from routing.prompts.prepare import MARK, Conversation, Cut, Ids, Text
+from routing.prompts.messages import MARK, MAX_ARGUMENTS_CHARACTERS, MAX_PIECES, ContentFormat
+from routing.prompts.prepare import Conversation, Cut, Ids, Text
 from routing.prompts.types import NoTokens
 from tests.routing.prompts.cases import by_hand, generated
 
@@ -29,7 +30,7 @@ def messages(*given: dict[str, Any], content_format: str = "string", knows_devel
 def test_a_body_is_not_changed(case: Any) -> None:
     before = copy.deepcopy(case.body)
     prepare.completion(case.body)
-    for content_format in get_args(prepare.ContentFormat):
+    for content_format in get_args(ContentFormat):
         prepare.chat(case.body, content_format=content_format, knows_developer=False)
     assert case.body == before
 
@@ -172,11 +173,11 @@ def test_chats_without_tokens(body: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_would_hold_up_others_goes_without_tokens(over: int) -> None:
     hi = {"role": "user", "content": "hi"}
-    parts = {"role": "user", "content": [{"type": "text", "text": "x"}] * (prepare.MAX_PIECES - 1 + over)}
-    padding = "x" * (prepare.MAX_ARGUMENTS_CHARACTERS - len('{"a": ""}') + over)
+    parts = {"role": "user", "content": [{"type": "text", "text": "x"}] * (MAX_PIECES - 1 + over)}
+    padding = "x" * (MAX_ARGUMENTS_CHARACTERS - len('{"a": ""}') + over)
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "' + padding + '"}'}}
     bodies: list[dict[str, Any]] = [
-        {"messages": [hi] * (prepare.MAX_PIECES + over)},
+        {"messages": [hi] * (MAX_PIECES + over)},
         {"messages": [parts]},
         {"messages": [hi, {"role": "assistant", "content": None, "tool_calls": [call]}]},
     ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from routing.prompts.prepare import MARK
+from routing.prompts.messages import MARK
 from routing.prompts.template import TemplateRefused, choose, compile_artifact, render, rendered
 from tests.routing.prompts import templates
 

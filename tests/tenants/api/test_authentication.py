@@ -14,7 +14,7 @@ from tenants.core.api_key import Kind
 from tenants.core.roles import Role
 from tenants.models import ApiKey, Tenant
 from tenants.scoping import current
-from tenants.services import accounts, api_keys, members
+from tenants.services import accounts, api_keys, key_use, members
 from tests.tenants.houses import ROOT, Api, House, signed_in
 
 
@@ -72,12 +72,12 @@ def test_last_use_is_written_at_most_once_a_minute(acorn: House) -> None:
     secret, token_id, now = acorn.tokens[Role.VIEWER], acorn.token_ids[Role.VIEWER], timezone.now()
     stamps = []
     for after_s in (0, 30, 59, 61):
-        assert api_keys.authenticate_control(secret, now=now + timedelta(seconds=after_s)) is not None
+        assert key_use.authenticate_control(secret, now=now + timedelta(seconds=after_s)) is not None
         with acorn.scope():
             stamps.append(ApiKey.objects.get(id=token_id).last_used_at)
     assert stamps == [now, now, now, now + timedelta(seconds=61)]
     with CaptureQueriesContext(connection) as queries:
-        api_keys.authenticate_control(secret, now=now + timedelta(seconds=62))
+        key_use.authenticate_control(secret, now=now + timedelta(seconds=62))
     assert not [query for query in queries if query["sql"].startswith("UPDATE")]
     assert current() is None
 
@@ -95,9 +95,7 @@ def test_the_prefix_of_a_key_decides_nothing(acorn: House, kind: Kind) -> None:
     own = "operators-own-secret-of-some-length"
     with acorn.scope():
         if kind is Kind.CONTROL:
-            api_keys.issue_control(
-                tenant_id=acorn.id, actor=ROOT, name="own", role="viewer", ceiling=Role.OWNER, own_secret=own, now=timezone.now()
-            )
+            api_keys.issue_control(tenant_id=acorn.id, actor=ROOT, name="own", role="viewer", ceiling=Role.OWNER, own_secret=own, now=timezone.now())
         else:
             api_keys.issue_inference(tenant_id=acorn.id, actor=ROOT, name="own", own_secret=own, now=timezone.now())
     assert Api(token=own).get("keys").status_code == (200 if kind is Kind.CONTROL else 401)
