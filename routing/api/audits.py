@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from namespaces.audit import evidence
 from routing import queries
-from routing.api import rows, shapes
+from routing.api import pool_shapes, rows
 from routing.models import AuditRun
 from routing.services import isolation
 from routing.services.audits import orders, running, targets
@@ -237,7 +237,7 @@ class ReplicaRepaired(TenantView):
 
     permissions = {"POST": Permission.OPERATE}
 
-    @describe("replicas_repaired", "Say that a quarantined replica is fixed", body=Repaired, answers=changed(shapes.ReplicaOut), tag="pools")
+    @describe("replicas_repaired", "Say that a quarantined replica is fixed", body=Repaired, answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def post(self, request: Request, reference: str) -> Response:
         """Raises the epochs of every endpoint on its pools. Two clean audits, ten minutes apart, then isolate it again."""
         wanted = parse(request, Repaired)

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from routing import queries
-from routing.api import rows, shapes
+from routing.api import pool_shapes, rows, shapes
 from routing.queries import UsablePool
 from routing.services import pools, replicas
 from tenants.api.base import TenantView, describe
@@ -29,7 +29,7 @@ _POOL = OpenApiParameter("pool", str, description="Only replicas of this own poo
 class PoolView(TenantView):
     """Base of what is done with pools."""
 
-    def shown(self, pool_id: Any) -> shapes.PoolOut:
+    def shown(self, pool_id: Any) -> pool_shapes.PoolOut:
         """An own pool as answered."""
         return rows.pool(queries.usable_pool(self.tenant_id, str(pool_id)))
 
@@ -39,16 +39,16 @@ class PoolCollection(PoolView):
 
     permissions = {"GET": Permission.READ, "POST": Permission.CONFIGURE}
 
-    @describe("pools_list", "List pools", answers=page_of(shapes.PoolOut), parameters=PAGING, tag="pools")
+    @describe("pools_list", "List pools", answers=page_of(pool_shapes.PoolOut), parameters=PAGING, tag="pools")
     def get(self, request: Request) -> Response:
         """Own pools first, then the platform's that are granted, each by name."""
         found, following = _slice(request, queries.usable_pools(self.tenant_id))
         return self.answer({"results": [rows.pool(one) for one in found], "next": following})
 
-    @describe("pools_create", "Create a pool", body=shapes.PoolNew, answers=changed(shapes.PoolOut), status=201, tag="pools")
+    @describe("pools_create", "Create a pool", body=pool_shapes.PoolNew, answers=changed(pool_shapes.PoolOut), status=201, tag="pools")
     def post(self, request: Request) -> Response:
         """Of the tenant's own; in the platform's tenant a platform pool, to be granted."""
-        wanted = parse(request, shapes.PoolNew)
+        wanted = parse(request, pool_shapes.PoolNew)
         row = pools.create(
             tenant_id=self.tenant_id,
             actor=self.actor,
@@ -64,20 +64,20 @@ class PoolItem(PoolView):
 
     permissions = {"GET": Permission.READ, "PATCH": Permission.CONFIGURE, "DELETE": Permission.CONFIGURE}
 
-    @describe("pools_read", "Read a pool", answers=shapes.PoolOut, tag="pools")
+    @describe("pools_read", "Read a pool", answers=pool_shapes.PoolOut, tag="pools")
     def get(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """By id or name; of one name the tenant's own wins."""
         return self.answer(rows.pool(queries.usable_pool(self.tenant_id, reference)))
 
-    @describe("pools_change", "Change a pool", body=shapes.PoolChange, answers=changed(shapes.PoolOut), tag="pools")
+    @describe("pools_change", "Change a pool", body=pool_shapes.PoolChange, answers=changed(pool_shapes.PoolOut), tag="pools")
     def patch(self, request: Request, reference: str) -> Response:
         """Its name and isolation mode. Only an own pool."""
-        fields = given(parse(request, shapes.PoolChange))
+        fields = given(parse(request, pool_shapes.PoolChange))
         pool_id = queries.own_pool(self.tenant_id, reference).id
         pools.update(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, platform=self.may(Permission.PLATFORM), **fields)
         return self.changed(self.shown(pool_id))
 
-    @describe("pools_delete", "Delete a pool", answers=changed(shapes.PoolOut), tag="pools")
+    @describe("pools_delete", "Delete a pool", answers=changed(pool_shapes.PoolOut), tag="pools")
     def delete(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """With its replicas. Refused while an endpoint sits on it or it is granted."""
         pool_id = queries.own_pool(self.tenant_id, reference).id
@@ -91,26 +91,26 @@ class GrantCollection(TenantView):
 
     permissions = {"GET": Permission.PLATFORM, "POST": Permission.PLATFORM}
 
-    @describe("grants_list", "List a pool's grants", answers=page_of(shapes.GrantOut), tag="pools")
+    @describe("grants_list", "List a pool's grants", answers=page_of(pool_shapes.GrantOut), tag="pools")
     def get(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """By slug, all at once: there are at most a thousand."""
         pool = queries.own_pool(self.tenant_id, reference)
         slugs = {ref.tenant_id: ref.slug for ref in all_tenants()}
         weights = pools.weights(pool)
-        found = [shapes.GrantOut(tenant_id=one, tenant=slugs[one], weight=weights[one]) for one in pools.grantees(pool) if one in slugs]
+        found = [pool_shapes.GrantOut(tenant_id=one, tenant=slugs[one], weight=weights[one]) for one in pools.grantees(pool) if one in slugs]
         return self.answer({"results": sorted(found, key=lambda one: one.tenant), "next": None})
 
-    @describe("grants_create", "Grant a platform pool", body=shapes.GrantNew, answers=changed(shapes.GrantOut), status=201, tag="pools")
+    @describe("grants_create", "Grant a platform pool", body=pool_shapes.GrantNew, answers=changed(pool_shapes.GrantOut), status=201, tag="pools")
     def post(self, request: Request, reference: str) -> Response:
         """The tenant's routers hold the pool from its next snapshot on. Safe to repeat; another weight changes the grant."""
-        wanted = parse(request, shapes.GrantNew)
+        wanted = parse(request, pool_shapes.GrantNew)
         slug = wanted.tenant
         pool_id = queries.own_pool(self.tenant_id, reference).id
         grantee = tenant_id_of(slug)
         if grantee is None:
             raise Invalid("There is no such tenant.", field="tenant")
         row = pools.grant(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee, weight=wanted.weight)
-        return self.changed(shapes.GrantOut(tenant_id=grantee, tenant=slug, weight=row.weight), status=201)
+        return self.changed(pool_shapes.GrantOut(tenant_id=grantee, tenant=slug, weight=row.weight), status=201)
 
 
 class GrantItem(TenantView):
@@ -118,7 +118,7 @@ class GrantItem(TenantView):
 
     permissions = {"DELETE": Permission.PLATFORM}
 
-    @describe("grants_delete", "Take a grant back", answers=changed(shapes.GrantOut), tag="pools")
+    @describe("grants_delete", "Take a grant back", answers=changed(pool_shapes.GrantOut), tag="pools")
     def delete(self, request: Request, reference: str, slug: str) -> Response:  # noqa: ARG002 - DRF's signature
         """Refused while an endpoint of that tenant sits on the pool."""
         pool_id = queries.own_pool(self.tenant_id, reference).id
@@ -127,7 +127,7 @@ class GrantItem(TenantView):
             raise NotFound
         weight = pools.weights(queries.own_pool(self.tenant_id, reference)).get(grantee, 1.0)
         pools.withdraw(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, grantee_id=grantee)
-        return self.changed(shapes.GrantOut(tenant_id=grantee, tenant=slug, weight=weight))
+        return self.changed(pool_shapes.GrantOut(tenant_id=grantee, tenant=slug, weight=weight))
 
 
 def _fields(body: Body) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class ReplicaCollection(TenantView):
 
     permissions = {"GET": Permission.READ, "POST": Permission.CONFIGURE}
 
-    @describe("replicas_list", "List replicas", answers=page_of(shapes.ReplicaOut), parameters=(*PAGING, _POOL), tag="pools")
+    @describe("replicas_list", "List replicas", answers=page_of(pool_shapes.ReplicaOut), parameters=(*PAGING, _POOL), tag="pools")
     def get(self, request: Request) -> Response:
         """By name. Replicas of granted pools are the platform's and are not shown."""
         found = queries.replicas(self.tenant_id)
@@ -152,10 +152,10 @@ class ReplicaCollection(TenantView):
             found = found.filter(pool=queries.own_pool(self.tenant_id, pool))
         return self.answer(page(request, found, by="name").render(rows.replica))
 
-    @describe("replicas_create", "Register a replica", body=shapes.ReplicaNew, answers=changed(shapes.ReplicaOut), status=201, tag="pools")
+    @describe("replicas_create", "Register a replica", body=pool_shapes.ReplicaNew, answers=changed(pool_shapes.ReplicaOut), status=201, tag="pools")
     def post(self, request: Request) -> Response:
         """Its address is checked here, and by the router at every connect."""
-        fields = _fields(parse(request, shapes.ReplicaNew))
+        fields = _fields(parse(request, pool_shapes.ReplicaNew))
         pool_id = queries.own_pool(self.tenant_id, fields.pop("pool")).id
         row = replicas.create(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, **fields)
         return self.changed(rows.replica(row), status=201)
@@ -166,20 +166,20 @@ class ReplicaItem(TenantView):
 
     permissions = {"GET": Permission.READ, "PATCH": Permission.CONFIGURE, "DELETE": Permission.CONFIGURE}
 
-    @describe("replicas_read", "Read a replica", answers=shapes.ReplicaOut, tag="pools")
+    @describe("replicas_read", "Read a replica", answers=pool_shapes.ReplicaOut, tag="pools")
     def get(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """Without its credential, which nobody here can open."""
         return self.answer(rows.replica(queries.replica(self.tenant_id, reference)))
 
-    @describe("replicas_change", "Change a replica", body=shapes.ReplicaChange, answers=changed(shapes.ReplicaOut), tag="pools")
+    @describe("replicas_change", "Change a replica", body=pool_shapes.ReplicaChange, answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def patch(self, request: Request, reference: str) -> Response:
         """Another address needs a word on the credential: it does not follow by itself."""
-        fields = _fields(parse(request, shapes.ReplicaChange))
+        fields = _fields(parse(request, pool_shapes.ReplicaChange))
         replica_id = queries.replica(self.tenant_id, reference).id
         row = replicas.update(tenant_id=self.tenant_id, actor=self.actor, replica_id=replica_id, **fields)
         return self.changed(rows.replica(row))
 
-    @describe("replicas_delete", "Remove a replica", answers=changed(shapes.ReplicaOut), tag="pools")
+    @describe("replicas_delete", "Remove a replica", answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def delete(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """Routers let its running requests finish."""
         row = queries.replica(self.tenant_id, reference)
@@ -208,7 +208,7 @@ class ReplicaDrain(ReplicaState):
     permissions = {"POST": Permission.OPERATE}
     state = "draining"
 
-    @describe("replicas_drain", "Drain a replica", body=shapes.ReasonMaybe, answers=changed(shapes.ReplicaOut), tag="pools")
+    @describe("replicas_drain", "Drain a replica", body=shapes.ReasonMaybe, answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def post(self, request: Request, reference: str) -> Response:
         """Running requests finish, new ones go elsewhere."""
         return self.set_state(request, reference)
@@ -220,7 +220,7 @@ class ReplicaPause(ReplicaState):
     permissions = {"POST": Permission.OPERATE}
     state = "paused"
 
-    @describe("replicas_pause", "Pause a replica", body=shapes.ReasonMaybe, answers=changed(shapes.ReplicaOut), tag="pools")
+    @describe("replicas_pause", "Pause a replica", body=shapes.ReasonMaybe, answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def post(self, request: Request, reference: str) -> Response:
         """As drained, and routers do not ask after its health."""
         return self.set_state(request, reference)
@@ -231,7 +231,7 @@ class ReplicaResume(ReplicaState):
 
     permissions = {"POST": Permission.OPERATE}
 
-    @describe("replicas_resume", "Resume a replica", body=shapes.ReasonMaybe, answers=changed(shapes.ReplicaOut), tag="pools")
+    @describe("replicas_resume", "Resume a replica", body=shapes.ReasonMaybe, answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def post(self, request: Request, reference: str) -> Response:
         """It takes requests again."""
         return self.set_state(request, reference)

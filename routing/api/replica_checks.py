@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from routing import queries
-from routing.api import rows, shapes
+from routing.api import pool_shapes, rows
 from routing.core.replica_check import SALTS_IN_WORDS, CheckReport
 from routing.core.snapshot import EngineFamily
 from routing.models import ReplicaCheck
@@ -136,7 +136,7 @@ class ReplicaCheckAdd(CheckView):
 
     permissions = {"POST": Permission.CONFIGURE}
 
-    @describe("replica_checks_add", "Add a tested replica", answers=changed(shapes.ReplicaOut), status=201, tag="pools")
+    @describe("replica_checks_add", "Add a tested replica", answers=changed(pool_shapes.ReplicaOut), status=201, tag="pools")
     def post(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """As it was tested, with the credential that was given then. Within an hour of the test."""
         row = replica_checks.add(tenant_id=self.tenant_id, actor=self.actor, check_id=self.check(reference).id)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from django.utils import timezone
 
-from routing.api import shapes
+from routing.api import pool_shapes, shapes
 from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Replica
 from routing.queries import Routers, UsablePool
@@ -51,8 +51,8 @@ def adapter(row: Adapter) -> shapes.AdapterOut:
     )
 
 
-def pool(row: UsablePool) -> shapes.PoolOut:
-    return shapes.PoolOut(
+def pool(row: UsablePool) -> pool_shapes.PoolOut:
+    return pool_shapes.PoolOut(
         id=row.id,
         name=row.name,
         owner="tenant" if row.own else "platform",
@@ -62,8 +62,8 @@ def pool(row: UsablePool) -> shapes.PoolOut:
     )
 
 
-def replica(row: Replica) -> shapes.ReplicaOut:
-    return shapes.ReplicaOut(
+def replica(row: Replica) -> pool_shapes.ReplicaOut:
+    return pool_shapes.ReplicaOut(
         id=row.id,
         pool=row.pool.name,
         pool_id=row.pool_id,

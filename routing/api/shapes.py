@@ -1,4 +1,4 @@
-"""What this part of the API takes and gives. Requests refuse unknown fields; a credential goes in and never comes out."""
+"""What this part of the API takes and gives, beside pools (:mod:`routing.api.pool_shapes`) and trials. Requests refuse unknown fields."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
-from routing.services.replicas import MAX_CONCURRENCY
+from routing.core.snapshot import EngineFamily, SharingLevel
 from tenants.api.bodies import Body
 
 Reason = Annotated[str, msgspec.Meta(max_length=500, description="Goes to the audit log.")]
 Sha256 = Annotated[str, msgspec.Meta(description="64 hexadecimal digits; of an artifact that the tenant holds.")]
 Document = Annotated[str | dict[str, Any], msgspec.Meta(description="A policy's name (its newest version), {name, version}, or a policy document.")]
-
-Concurrency = Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENCY, description="Requests in flight; null: no limit.")]
 
 
 class ReasonGiven(Body):
@@ -125,106 +122,6 @@ class AdapterChange(Body):
     """Another revision of an adapter."""
 
     revision: str
-
-
-# ---- pools -------------------------------------------------------------------------------------------------------------
-
-
-class PoolOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool that the tenant may use. ``owner`` is ``tenant`` (its own) or ``platform``; ``replicas`` counts them by state."""
-
-    id: UUID
-    name: str
-    owner: str
-    isolation: IsolationMode
-    replicas: dict[str, int]
-    grants: int | None
-
-
-class PoolNew(Body):
-    """A pool to create; ``declared`` isolation is a platform operator's to choose."""
-
-    name: str
-    isolation: IsolationMode = "audited"
-
-
-class PoolChange(Body):
-    """What to change of a pool; absent fields stay."""
-
-    name: str | UnsetType = UNSET
-    isolation: IsolationMode | UnsetType = UNSET
-
-
-class GrantOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant that may use a platform pool, and its part of turns and of the queue while several wait."""
-
-    tenant_id: UUID
-    tenant: str
-    weight: float
-
-
-class GrantNew(Body):
-    """The slug of a tenant that shall use the pool. ``weight``: its part while several wait; left as it is, 1 at first."""
-
-    tenant: str
-    weight: float | None = None
-
-
-class KvEventsBody(Body):
-    """Where a replica publishes its KV events, on its own host."""
-
-    endpoint: str
-    replay: str | None = None
-    topic: str | None = None
-
-
-class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine of a pool. The credential is never shown."""
-
-    id: UUID
-    pool: str
-    pool_id: UUID
-    name: str
-    url: str
-    engine: EngineFamily
-    role: Annotated[ReplicaRole, msgspec.Meta(description="Whole requests (both), or only their prefill or their decode.")]
-    max_concurrency: Annotated[int | None, msgspec.Meta(description="Requests in flight that routers give it at most; null: no limit.")]
-    state: ReplicaState
-    has_credential: bool
-    kv_events: dict[str, Any] | None
-    isolation: Annotated[IsolationState, msgspec.Meta(description="What audits have found of the engine.")]
-    isolation_since: datetime | None
-    isolation_reason: str
-    verified_at: Annotated[datetime | None, msgspec.Meta(description="The last clean audit.")]
-    build: str | None
-    dedicated_namespace: str | None
-    audit_tokens_today: Annotated[int, msgspec.Meta(description="Prompt tokens that audits made the engine compute, since 00:00 UTC.")]
-    created_at: datetime
-
-
-class ReplicaNew(Body):
-    """An engine to register; ``pool`` is an id or name of an own pool."""
-
-    pool: str
-    name: str
-    url: str
-    engine: EngineFamily = "vllm"
-    role: ReplicaRole = "both"
-    max_concurrency: Concurrency | None = None
-    kv_events: KvEventsBody | None = None
-    credential: str | None = None
-
-
-class ReplicaChange(Body):
-    """What to change of a replica; absent fields stay. ``credential`` null takes it away."""
-
-    name: str | UnsetType = UNSET
-    url: str | UnsetType = UNSET
-    engine: EngineFamily | UnsetType = UNSET
-    role: ReplicaRole | UnsetType = UNSET
-    max_concurrency: Concurrency | UnsetType | None = UNSET
-    kv_events: KvEventsBody | UnsetType | None = UNSET
-    credential: str | UnsetType | None = UNSET
 
 
 # ---- policies and endpoints --------------------------------------------------------------------------------------------
