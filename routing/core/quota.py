@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -133,7 +133,7 @@ class MinuteMeter:
 
     def fits(self, now_s: float, amount: int, terms: Terms) -> bool:
         left, hidden = self._left(now_s, terms), self._hidden(now_s)
-        share = self._share(now_s, terms) if terms.lost else 0
+        share = min(self._share(now_s, terms), left - hidden) if terms.lost else 0  # what others were heard to use is used
         return amount <= terms.limit and _fits(amount, terms, left=left, hidden=hidden, slices=MINUTE_SLICES, share=share)
 
     def _share(self, now_s: float, terms: Terms) -> int:
@@ -144,18 +144,11 @@ class MinuteMeter:
         return max(0, min(left, self._share(now_s, terms)) if terms.lost else left)
 
     def wait_s(self, now_s: float, amount: int, terms: Terms) -> float | None:
-        limit = max(1, terms.limit // terms.routers) if terms.lost else terms.limit
-        if amount > limit:
-            return None
-        used = [(slot, one) for slots in (self.own, {} if terms.lost else self.others) for slot, one in slots.items() if _counts(slot, now_s)]
-        over = sum(one for _, one in used) + amount - limit
-        if over <= 0:
-            return 0.0
-        for slot, one in sorted(used):
-            over -= one
-            if over <= 0:
-                return _ends_s(slot) - now_s
-        return float(WINDOW_S)
+        wait_s = _until_s(now_s, amount, terms.limit, (self.own, self.others))
+        if not terms.lost or wait_s is None:
+            return wait_s
+        share_s = _until_s(now_s, amount, max(1, terms.limit // terms.routers), (self.own,))
+        return None if share_s is None else max(wait_s, share_s)
 
     def reset_s(self, now_s: float) -> float:
         """Until all that is known to be used has left the window."""
@@ -284,6 +277,21 @@ def _fits(amount: int, terms: Terms, *, left: int, hidden: int, slices: int, sha
     if hidden <= 0 and amount <= left - hidden:
         return True
     return terms.lost and amount <= share
+
+
+def _until_s(now_s: float, amount: int, limit: int, parts: Sequence[Mapping[int, int]]) -> float | None:
+    """How long until so much of what is in the slots has left the window that ``amount`` fits under ``limit``; None: it never does."""
+    if amount > limit:
+        return None
+    used = [(slot, one) for slots in parts for slot, one in slots.items() if _counts(slot, now_s)]
+    over = sum(one for _, one in used) + amount - limit
+    if over <= 0:
+        return 0.0
+    for slot, one in sorted(used):
+        over -= one
+        if over <= 0:
+            return _ends_s(slot) - now_s
+    return float(WINDOW_S)
 
 
 def _ends_s(slot: int) -> float:

@@ -1053,6 +1053,13 @@ _QUOTAS = [
         (f"{QUOTA}::test_who_is_cut_off_adds_its_share_at_most",),
     ),
     Mutant(
+        "quota: what others used is forgotten with Valkey",
+        "routing/core/quota.py",
+        "share = min(self._share(now_s, terms), left - hidden) if terms.lost else 0",
+        "share = self._share(now_s, terms) if terms.lost else 0",
+        (f"{QUOTA}::test_what_others_were_heard_to_use_is_used_without_valkey_too",),
+    ),
+    Mutant(
         "quota: the nearest alone",
         "routing/dataplane/quotas.py",
         "return [entry for one in asked if (entry",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -189,6 +190,25 @@ def test_a_share_that_nobody_heard_of_passes_the_limit_until_it_is_told() -> Non
     for router in (1, 0):
         world.exchange(router)
     assert [world.ask(router, 1) for router in (0, 1)] == [None, None]
+
+
+def test_what_others_were_heard_to_use_is_used_without_valkey_too() -> None:
+    """A limit that was used up when Valkey went stays used up until the window has moved on. The control: what nobody was heard to use is a share."""
+    for heard, passes in ((False, 50), (True, 0)):
+        world = World.minute(100, 2)
+        for _ in range(100):
+            world.ask(0, 1)
+            world.exchange(0)
+        if heard:
+            world.exchange(1)
+        world.cut.add(1)
+        assert sum(world.ask(1, 1) is not None for _ in range(200)) == passes
+        wait_s = world.meters[1].wait_s(world.now_s, 1, replace(world.terms, lost=True))
+        assert wait_s is not None
+        assert 58 < wait_s <= 63
+        assert world.meters[1].left(world.now_s, replace(world.terms, lost=True)) == 0
+        world.now_s += wait_s
+        assert sum(world.ask(1, 1) is not None for _ in range(200)) == 50
 
 
 def test_what_was_let_in_is_not_let_in_twice_at_the_border_of_a_minute() -> None:
