@@ -33,6 +33,7 @@ MARGIN_S = 1  # by which clocks may disagree, as routers estimate Valkey's
 MINUTE_SLICES = 4  # of a limit by the minute, all routers' slices together are one of this many parts
 MONTH_SLICES = 100
 FRESH_S = 1.0  # how old what was heard may grow while a limit is in use
+SPOILT_S = 1.0  # until a limit is asked about again whose key in Valkey holds no hash
 RESERVED_S = 60  # how long a router's word on what it has reserved is believed
 MINUTE_KEPT_S = 130
 MONTH_KEPT_S = 70 * 86_400  # so that the month before is still there to be looked at
@@ -103,6 +104,11 @@ class Meter(Protocol):
         """Whether there is something that the others have to hear, or that has to be heard from them."""
         ...
 
+    @property
+    def spoilt(self) -> bool:
+        """Whether Valkey holds something else under its key, so that of this limit nobody hears."""
+        ...
+
     def report(self, now_s: float, process: str) -> dict[str, str]:
         """The fields to set in Valkey."""
         ...
@@ -123,6 +129,7 @@ class MinuteMeter:
     heard_at_s: float = -math.inf
     used_at_s: float = -math.inf
     unsure: bool = False  # a report was sent, and nobody knows whether it was heard
+    spoilt_at_s: float = -math.inf  # when Valkey was last found to hold something else than a hash under its key
 
     def _hidden(self, now_s: float) -> int:
         return _within(self.own, now_s) - _within(self.said, now_s)
@@ -169,6 +176,10 @@ class MinuteMeter:
         elif stamp in self.own:
             self.own[stamp] -= reserved - used
 
+    @property
+    def spoilt(self) -> bool:
+        return self.spoilt_at_s > -math.inf
+
     def due(self, now_s: float) -> bool:
         return self.unsure or _old(self, now_s) or any(amount != self.said.get(slot, 0) for slot, amount in self.own.items() if _counts(slot, now_s))
 
@@ -179,11 +190,11 @@ class MinuteMeter:
         return changed
 
     def heard(self, now_s: float, process: str, fields: Mapping[str, str]) -> list[str]:
-        self.said, self.saying, self.heard_at_s, self.unsure = self.saying, {}, now_s, False
+        self.said, self.saying, self.heard_at_s, self.unsure, self.spoilt_at_s = self.saying, {}, now_s, False, -math.inf
         self.others, over = {}, []
         for name, value in fields.items():
             owner, _, number = name.partition(":")
-            slot, amount = _whole(number), _whole(value)
+            slot, amount = whole(number), whole(value)
             if slot is None or amount is None or not _counts(slot, now_s):
                 over.append(name)
             elif owner != process:
@@ -209,6 +220,7 @@ class MonthMeter:
     heard_at_s: float = -math.inf
     used_at_s: float = -math.inf
     unsure: bool = False  # a report was sent, and nobody knows whether it was heard
+    spoilt_at_s: float = -math.inf  # when Valkey was last found to hold something else than a hash under its key
 
     def _left(self, terms: Terms) -> int:
         return terms.limit - self.others_used - self.others_reserved - sum(self.said)
@@ -239,6 +251,10 @@ class MonthMeter:
         self.reserved -= reserved
         self.settled += used
 
+    @property
+    def spoilt(self) -> bool:
+        return self.spoilt_at_s > -math.inf
+
     def due(self, now_s: float) -> bool:
         if self.unsure or _old(self, now_s) or (self.settled, self.reserved) != self.said:
             return True
@@ -252,7 +268,7 @@ class MonthMeter:
         return {process: f"{self.settled}:{self.reserved}:{int(now_s)}"}
 
     def heard(self, now_s: float, process: str, fields: Mapping[str, str]) -> list[str]:
-        self.said, self.heard_at_s, self.unsure = self.saying, now_s, False
+        self.said, self.heard_at_s, self.unsure, self.spoilt_at_s = self.saying, now_s, False, -math.inf
         self.others_used, self.others_reserved = month_used({name: value for name, value in fields.items() if name != process}, now_s)
         return []
 
@@ -315,7 +331,7 @@ def _counted(slots: Mapping[int, int], now_s: float) -> dict[int, int]:
 # ---- what Valkey holds -------------------------------------------------------------------------------------------------
 
 
-def _whole(text: str) -> int | None:
+def whole(text: str) -> int | None:
     """A whole number as routers write it; None: this is none, and means nothing."""
     return int(text) if len(text) <= 20 and _WHOLE.fullmatch(text) else None
 
@@ -324,7 +340,7 @@ def minute_used(fields: Mapping[str, str], now_s: float) -> tuple[int, float]:
     """What a minute's fields hold: used, and seconds until all of it has left the window."""
     slots: dict[int, int] = {}
     for name, value in fields.items():
-        slot, amount = _whole(name.partition(":")[2]), _whole(value)
+        slot, amount = whole(name.partition(":")[2]), whole(value)
         if slot is not None and amount is not None:
             slots[slot] = slots.get(slot, 0) + amount
     counted = {slot: amount for slot, amount in _counted(slots, now_s).items() if amount}
@@ -335,7 +351,7 @@ def month_used(fields: Mapping[str, str], now_s: float) -> tuple[int, int]:
     """What a month's fields hold: tokens settled, and tokens that are reserved, as far as that was said of late."""
     used = reserved = 0
     for name, value in fields.items():
-        parts = [_whole(one) for one in value.split(":")]
+        parts = [whole(one) for one in value.split(":")]
         if name == GONE and len(parts) == 1:
             used += parts[0] or 0
         elif name != GONE and len(parts) == 3:

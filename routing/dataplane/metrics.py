@@ -181,6 +181,8 @@ class PlaneCollector(Collector):
         yield GaugeMetricFamily("saltroute_quota_meters", "Limits of quotas that are counted here", value=len(plane.quotas.meters))
         yield GaugeMetricFamily("saltroute_quota_routers", "Routers that share the limits of quotas", value=plane.quotas.routers)
         yield GaugeMetricFamily("saltroute_quota_lost", "1 while quotas are kept by this router's share alone", value=plane.quotas.lost)
+        spoilt = sum(meter.spoilt for meter in plane.quotas.meters.values())
+        yield GaugeMetricFamily("saltroute_quota_spoilt", "Limits kept so because Valkey holds something else under their keys", value=spoilt)
         yield GaugeMetricFamily("saltroute_records_queued", "Decision records not yet written", value=plane.telemetry.queued())
         contact_at = plane.feed.contact_at
         age_s = -1.0 if contact_at is None else time.time() - contact_at

@@ -115,8 +115,9 @@ class QuotaDesk:
         name = _name(entry, measure, month)
         return self.meters.get(name) or self._make(name)
 
-    def terms(self, limit: int) -> Terms:
-        return Terms(limit=limit, routers=self.routers, lost=self.lost)
+    def terms(self, limit: int, meter: MinuteMeter | MonthMeter) -> Terms:
+        """What holds for ``meter`` at the moment."""
+        return Terms(limit=limit, routers=self.routers, lost=self.lost or meter.spoilt)
 
     def answer_tokens(self, endpoint_id: UUID) -> float:
         """How long an answer of the endpoint is expected to be."""
@@ -128,7 +129,7 @@ class QuotaDesk:
 
     def overdue(self, now_s: float) -> Iterator[tuple[Name, MinuteMeter | MonthMeter]]:
         """The meters of which the others have to hear, or that have not heard from them yet."""
-        return ((name, meter) for name, meter in self.meters.items() if meter.due(now_s))
+        return ((name, meter) for name, meter in self.meters.items() if now_s - meter.spoilt_at_s > quota.SPOILT_S and meter.due(now_s))
 
 
 def _name(entry: QuotaEntry, measure: Measure, month: str) -> Name:
@@ -172,7 +173,7 @@ def show(plane: Plane, flight: Flight, headers: dict[str, str]) -> None:
             if limit is None:
                 continue
             meter = desk.meter(entry, measure, month)
-            left = meter.left(now_s, desk.terms(limit))
+            left = meter.left(now_s, desk.terms(limit, meter))
             if least is None or left < least[0]:
                 least = left, limit, meter
         if least is not None:
@@ -238,17 +239,19 @@ def _take(plane: Plane, flight: Flight, measures: tuple[Measure, ...], amount: i
     month = quota.month_of(now_s)
     wanted: list[tuple[Measure, MinuteMeter | MonthMeter]] = []
     refused: Measure | None = None
-    retry_s, why = 0.0, "slice"
+    retry_s, why, lost = 0.0, "slice", False
     for measure in measures:
         for entry in flight.reservation.quotas:
             limit = getattr(entry, measure)
             if limit is None:
                 continue
-            meter, terms = desk.meter(entry, measure, month), desk.terms(limit)
+            meter = desk.meter(entry, measure, month)
+            terms = desk.terms(limit, meter)
             if meter.fits(now_s, amount, terms):
                 wanted.append((measure, meter))
                 continue
             refused = refused or measure
+            lost |= terms.lost
             wait_s = meter.wait_s(now_s, amount, terms)
             if wait_s is None:
                 wait_s = quota.month_ends_at(month) - now_s if measure == "tokens_per_month" else float(quota.WINDOW_S)
@@ -256,7 +259,7 @@ def _take(plane: Plane, flight: Flight, measures: tuple[Measure, ...], amount: i
                 why = "limit"
             retry_s = max(retry_s, wait_s)
     if refused is not None:
-        plane.metrics.quota_refused.labels(quota=refused, why="share" if desk.lost else why).inc()
+        plane.metrics.quota_refused.labels(quota=refused, why="share" if lost else why).inc()
         desk.wake.set()
         raise errors.quota_refused(f"quota_{refused}", max(1, math.ceil(retry_s)), amount)
     for measure, meter in wanted:

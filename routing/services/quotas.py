@@ -214,7 +214,11 @@ def _read(client: redis.Redis, keys: list[str]) -> list[dict[str, str] | None]:
     pipe = client.pipeline(transaction=False)
     for key in keys:
         pipe.hgetall(key)
-    return [{name.decode(): value.decode() for name, value in one.items()} for one in pipe.execute()]
+    return [None if isinstance(one, redis.RedisError) else _text(one) for one in pipe.execute(raise_on_error=False)]
+
+
+def _text(fields: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
 
 
 class _Names:
@@ -275,20 +279,37 @@ def correct(tenant_id: UUID, client: redis.Redis, now: datetime) -> int:
     keys = [_key(row, "tokens_per_month", month) for row in rows]
     waits = _records_wait(client)
     names = _Names(tenant_id)
-    earlier = client.hmget(DRIFT, keys)
+    earlier = _earlier(client, keys)
     changed = 0
     for row, key, before, held in zip(rows, keys, earlier, _read(client, keys), strict=True):
-        counted, _ = quota.month_used(held or {}, now_s)
+        if held is None:
+            _log.warning("quota %s of %s cannot be compared: its key in Valkey holds no hash", row.id, row.of)
+            continue
+        counted, _ = quota.month_used(held, now_s)
         drift = counted - names.used(row, month)
-        change = _change(drift, None if before is None else int(before), empty=not held, waits=waits)
+        change = _change(drift, before, empty=not held, waits=waits)
         if change:
-            client.hincrby(key, quota.GONE, change)
+            try:
+                client.hincrby(key, quota.GONE, change)
+            except redis.ResponseError as error:  # what somebody wrote there is no number
+                _log.warning("quota %s of %s cannot be put right: %s", row.id, row.of, type(error).__name__)
+                continue
             client.expire(key, quota.MONTH_KEPT_S)
             changed += 1
             _log.info("quota %s of %s: %+d tokens, by the usage of %s", row.id, row.of, change, month)
         client.hset(DRIFT, key, drift + change)
     client.expire(DRIFT, quota.MONTH_KEPT_S)
     return changed
+
+
+def _earlier(client: redis.Redis, keys: list[str]) -> list[int | None]:
+    """How far each limit was off when they were last compared; None: nobody knows."""
+    try:
+        found = client.hmget(DRIFT, keys)
+    except redis.ResponseError:  # somebody wrote something else there; it is begun anew
+        client.delete(DRIFT)
+        return [None] * len(keys)
+    return [None if one is None else quota.whole(one.decode(errors="replace") if isinstance(one, bytes) else one) for one in found]
 
 
 def _change(drift: int, before: int | None, *, empty: bool, waits: bool) -> int:

@@ -4,7 +4,8 @@ One transaction writes what this process has used and reads what all have, at on
 of its own: repeating them changes nothing, so a transaction whose answer was lost is simply sent again. *Why no script*: who may run scripts may hold
 up everybody's Valkey; this takes six plain commands on these keys alone. Each process also says that it is there: between how many the slices are
 divided is counted by that. Slots are numbered by Valkey's clock, whatever routers' own say. While Valkey does not answer the desk is *lost*: the
-last slice is used up, then this router goes by its share of each limit.
+last slice is used up, then this router goes by its share of each limit. Where a key holds something else than a hash, that limit alone is lost: the
+others of the transaction are told and heard.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import time
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from routing.core import quota
@@ -45,6 +45,7 @@ class QuotaFeed:
         self._process = os.urandom(8).hex()
         self._next = 0  # where the next batch begins among the overdue
         self._over: dict[str, list[str]] = {}  # fields that mean nothing any more, by key
+        self._blind = False  # the routers cannot be counted
         self._fewer_s = math.inf  # since when fewer routers were counted than the desk goes by
         plane.quotas.routers = plane.config.quota_routers
         plane.quotas.lost = plane.config.valkey_url is None
@@ -78,7 +79,7 @@ class QuotaFeed:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(EXCHANGE_S):
-                answer = await self._transaction(valkey, batch, now_s).execute()
+                clock, routers, *found = await self._transaction(valkey, batch, now_s)
         except (RedisError, OSError, TimeoutError) as error:
             if not desk.lost:
                 log.warning("quotas are kept by this router's share alone: %s", type(error).__name__)
@@ -89,43 +90,70 @@ class QuotaFeed:
             log.info("quotas are kept together with the other routers again")
             for meter in desk.meters.values():
                 meter.heard_at_s = -math.inf
-        self._heard(batch, answer, began_s)
+        desk.ahead_s = clock[0] + clock[1] / 1e6 - (began_s + time.monotonic()) / 2
+        desk.lost = False
+        self._heard_routers(routers)
+        for (name, meter), fields in zip(batch, found, strict=True):
+            self._heard(name, meter, fields)
+        self._forget_months()
         self._plane.metrics.quota_exchanges.labels(result="ok").inc()
         return True
 
-    def _transaction(self, valkey: Redis, batch: list[tuple[Name, MinuteMeter | MonthMeter]], now_s: float) -> Pipeline:
-        """The clock, the routers, and for each limit what was used."""
+    async def _transaction(self, valkey: Redis, batch: list[tuple[Name, MinuteMeter | MonthMeter]], now_s: float) -> list[Any]:
+        """The clock, the routers, and for each limit what was used. What Valkey refuses of it stands at its place as an error.
+
+        Raises:
+            RedisError, OSError: Valkey did not answer, or took nothing of it.
+        """
         pipe = valkey.pipeline(transaction=True)
         pipe.time()
         pipe.hset(quota.ROUTERS, self._process, str(int(now_s)))
+        wanted = [0, len(pipe)]
         pipe.hgetall(quota.ROUTERS)
         for name, meter in batch:
             key, fields = quota.key_of(*name), meter.report(now_s, self._process)
             if fields:
                 pipe.hset(key, items=[part for field in fields.items() for part in field])
                 pipe.expire(key, quota.MONTH_KEPT_S if name[2] else quota.MINUTE_KEPT_S)
+            wanted.append(len(pipe))
             pipe.hgetall(key)
         for key, names in self._over.items():
             pipe.hdel(key, *names)
         self._over = {}
-        return pipe
+        answers = await pipe.execute(raise_on_error=False)
+        if isinstance(answers[0], RedisError):
+            raise answers[0]
+        return [answers[place] for place in wanted]
 
-    def _heard(self, batch: list[tuple[Name, MinuteMeter | MonthMeter]], answer: list[Any], began_s: float) -> None:
-        """Take an answer in: every HGETALL of it is a mapping, and nothing else is."""
-        desk = self._plane.quotas
-        seconds, microseconds = answer[0]
-        desk.ahead_s = seconds + microseconds / 1e6 - (began_s + time.monotonic()) / 2
-        now_s = desk.now_s()
-        routers, *found = (_text(one) for one in answer if isinstance(one, dict))
-        silent = [process for process, at in routers.items() if not at.isdecimal() or abs(now_s - int(at)) > ROUTER_S]
-        desk.lost = False
+    def _heard_routers(self, found: dict[bytes, bytes] | RedisError) -> None:
+        """Count who is there. Where that cannot be read, as many are there as were counted last."""
+        if isinstance(found, RedisError):
+            if not self._blind:
+                log.warning("routers cannot be counted: %s holds something else (%s)", quota.ROUTERS, type(found).__name__)
+            self._blind = True
+            return
+        self._blind = False
+        now_s = self._plane.quotas.now_s()
+        routers = _text(found)
+        silent = [process for process, at in routers.items() if (at_s := quota.whole(at)) is None or abs(now_s - at_s) > ROUTER_S]
         self._count(max(1, len(routers) - len(silent)), now_s)
         if silent:
             self._over[quota.ROUTERS] = silent[:BATCH]
-        for (name, meter), fields in zip(batch, found, strict=True):
-            if over := meter.heard(now_s, self._process, fields):
-                self._over[quota.key_of(*name)] = over[:BATCH]
-        month = quota.month_of(now_s)
+
+    def _heard(self, name: Name, meter: MinuteMeter | MonthMeter, found: dict[bytes, bytes] | RedisError) -> None:
+        """Take in what all used under one limit."""
+        now_s = self._plane.quotas.now_s()
+        if isinstance(found, RedisError):
+            if not meter.spoilt:
+                log.warning("quota %s is kept by this router's share alone: %s holds something else (%s)", name[0], name[1], type(found).__name__)
+            meter.spoilt_at_s = now_s
+        elif over := meter.heard(now_s, self._process, _text(found)):
+            self._over[quota.key_of(*name)] = over[:BATCH]
+
+    def _forget_months(self) -> None:
+        """Drop meters of months that are over and told."""
+        desk = self._plane.quotas
+        month = quota.month_of(desk.now_s())
         for name in [name for name, meter in desk.meters.items() if isinstance(meter, MonthMeter) and meter.month != month and meter.done]:
             del desk.meters[name]
 

@@ -31,7 +31,8 @@ def used(rig: Rig, entry: QuotaEntry, measure: quota.Measure) -> int:
     """What the router counts under one limit."""
     desk, limit = rig.router.plane.quotas, getattr(entry, measure)
     now_s = desk.now_s()
-    return int(limit - desk.meter(entry, measure, quota.month_of(now_s)).left(now_s, desk.terms(limit)))
+    meter = desk.meter(entry, measure, quota.month_of(now_s))
+    return int(limit - meter.left(now_s, desk.terms(limit, meter)))
 
 
 def refusals(rig: Rig) -> str:

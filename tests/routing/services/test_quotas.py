@@ -263,6 +263,24 @@ def test_the_sweep_takes_every_tenant(acorn: Made, birch: Made, valkey: redis.Re
     assert [counted(valkey, row) for row in rows] == [7, 9]
 
 
+def test_a_key_that_nobody_can_read_keeps_no_other_back(acorn: Made, birch: Made, valkey: redis.Redis) -> None:
+    """Another kind of value, a sum that is no number, and a memory of the last comparison that is none: the other limits are put right."""
+    rows = [put(one) for one in (acorn, birch)]
+    minute, odd = put(acorn, of="scope", requests_per_minute=5), put(birch, of="scope", tokens_per_month=5)
+    for one, tokens in ((acorn, 7), (birch, 9)):
+        used(one, tokens=tokens)
+    for key in (quotas.DRIFT, key_of(rows[0]), quota.key_of(minute.id, "requests_per_minute")):
+        valkey.set(key, "of somebody's hand")
+    valkey.hset(key_of(odd), mapping={quota.GONE: "x", "aaaa": "0:0:0"})
+    assert quotas.sweep(NOW) == 1
+    assert counted(valkey, rows[1]) == 9
+    valkey.hset(quotas.DRIFT, key_of(rows[1]), "9" * 5000)
+    assert quotas.sweep(NOW) == 0
+    with tenant_scope(acorn.id):
+        month, requests = quotas.standings(acorn.id, [rows[0], minute], NOW)
+    assert [(one.measure, one.used) for one in (*month.standings, *requests.standings)] == [("tokens_per_month", 7), ("requests_per_minute", None)]
+
+
 @pytest.mark.parametrize(("code", "bad"), [("quota_requests_per_minute", 0), ("queue_timeout", 1)])
 def test_a_refusal_by_quota_is_no_miss_of_an_objective(acorn: Made, code: str, bad: int) -> None:
     """The tenant's own limit burns no budget; the control is a refusal for want of replicas, which does."""

@@ -49,7 +49,12 @@ def _heard(rig: Rig) -> bool:
 def _left(rig: Rig, measure: quota.Measure = "requests_per_minute") -> int:
     desk = rig.router.plane.quotas
     limit = getattr(ENTRY, measure)
-    return desk.meter(ENTRY, measure, quota.month_of(desk.now_s())).left(desk.now_s(), desk.terms(limit))
+    meter = desk.meter(ENTRY, measure, quota.month_of(desk.now_s()))
+    return meter.left(desk.now_s(), desk.terms(limit, meter))
+
+
+def _spoilt(rig: Rig) -> list[quota.Measure]:
+    return [name[1] for name, meter in rig.router.plane.quotas.meters.items() if meter.spoilt]
 
 
 async def _drive(*rigs: Rig, requests: int, at_once: int = 4) -> list[int]:
@@ -74,6 +79,43 @@ async def test_fields_that_nobody_understands_end_no_exchange(make_rig: MakeRig,
         names = await valkey.hgetall(quota.key_of(ENTRY.id, "requests_per_minute"))
         assert not {b"x", b"z:", b"far:9999999999"} & names.keys()
     assert one.router.plane.quotas.routers == 2
+
+
+async def test_a_key_of_another_kind_costs_its_own_limit_alone(make_rig: MakeRig, url: str, valkey_url: str) -> None:
+    """One limit's key holds a text: of that one each router keeps its share, the other is kept together. The key gone, both are again."""
+    one, two = await _pair(make_rig, url, ENTRY)
+    key = quota.key_of(ENTRY.id, "requests_per_minute")
+    async with Redis.from_url(valkey_url) as valkey:
+        await valkey.delete(key)
+        await valkey.set(key, "of somebody's hand")
+        assert await _drive(one, two, requests=4) == [200] * 8
+        await until(lambda: _spoilt(one) == _spoilt(two) == ["requests_per_minute"])
+        await until(lambda: _left(one, "tokens_per_month") == _left(two, "tokens_per_month") == 1_000_000 - 8 * 14)
+        assert not one.router.plane.quotas.lost
+        statuses = [(await one.chat()).status for _ in range(LIMIT)]
+        assert statuses == [200] * (LIMIT // 2 - 4) + [429] * (LIMIT // 2 + 4)
+        page = one.router.plane.metrics.page().decode()
+        assert 'why="share"' in page
+        assert "saltroute_quota_spoilt 1.0" in page
+        await valkey.delete(key)
+        await until(lambda: _spoilt(one) == _spoilt(two) == [])
+        await until(lambda: _left(one) == _left(two) == LIMIT // 2 - 4)
+
+
+async def test_routers_that_cannot_be_counted_are_as_many_as_before(make_rig: MakeRig, url: str, valkey_url: str) -> None:
+    """The list of routers holds a text: limits are kept together all the same, among as many as were counted last."""
+    one, two = await _pair(make_rig, url, ENTRY)
+    async with Redis.from_url(valkey_url) as valkey:
+        await valkey.delete(quota.ROUTERS)
+        await valkey.set(quota.ROUTERS, "of somebody's hand")
+        assert await _drive(one, two, requests=4) == [200] * 8
+        await until(lambda: _left(one) == _left(two) == LIMIT - 8)
+        assert [rig.router.plane.quotas.routers for rig in (one, two)] == [2, 2]
+        await valkey.delete(quota.ROUTERS)
+        await valkey.hset(quota.ROUTERS, "odd", "9" * 5000)
+        assert (await one.chat()).status == 200
+        await until(lambda: _left(one) == _left(two) == LIMIT - 9)
+    assert not one.router.plane.quotas.lost
 
 
 async def test_two_routers_keep_one_limit(make_rig: MakeRig, url: str) -> None:
