@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from routing.core import blocks
 from routing.core.pairs import Pair
 from routing.core.types import Candidate, Decision
+from routing.dataplane.engine import Engine
 from routing.dataplane.ranks import Rank
-from routing.dataplane.state import Engine
 from routing.dataplane.view import ReplicaView
 
 

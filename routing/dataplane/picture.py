@@ -15,8 +15,9 @@ from routing.core.ranks import OTHER_RANK
 from routing.core.types import Ask, Replica
 from routing.dataplane import evidence
 from routing.dataplane.choice import Prompt
+from routing.dataplane.engine import Engine
 from routing.dataplane.ranks import Rank
-from routing.dataplane.state import EndpointState, Engine, Plane
+from routing.dataplane.state import EndpointState, Plane
 from routing.dataplane.view import EndpointView, ReplicaView
 
 text = lru_cache(maxsize=4096)(UUID.__str__)  # ids of replicas, which each decision writes out

@@ -16,7 +16,7 @@ from routing.core.siblings import NONE_SHARED, Shared
 from routing.core.working_set import WorkingSet
 
 if TYPE_CHECKING:
-    from routing.dataplane.state import Engine
+    from routing.dataplane.engine import Engine
 
 SCRAPE_FADE_S = 5.0
 SCRAPE_TOO_OLD_S = 15.0

@@ -26,7 +26,8 @@ from routing.core.replica_state import MAX_OBSERVED_US, ReplicaState
 from routing.dataplane.telemetry import STREAM
 
 if TYPE_CHECKING:
-    from routing.dataplane.state import Engine, Plane
+    from routing.dataplane.engine import Engine
+    from routing.dataplane.state import Plane
 
 MAX_STATES = 2000  # in one go: replicas of all pools that a router knows; the rest is told in turn
 WRITE_S = 2.0

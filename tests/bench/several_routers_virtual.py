@@ -23,8 +23,8 @@ from routing.core.policy import RoutingPolicy, compile_routing
 from routing.core.residency import HistoryIndex
 from routing.core.siblings import Here, Siblings
 from routing.core.types import Ask, Decision, Replica
+from routing.dataplane.engine import Engine
 from routing.dataplane.feeds.peers import BATCH_S, BEAT_S
-from routing.dataplane.state import Engine
 
 NAMESPACE, OWNER, SEED = b"n" * 16, b"o" * 16, b"s" * 32
 BLOCK_TOKENS = 32  # of the history's 128 bytes at 4 bytes a token

@@ -17,8 +17,8 @@ from routing.core.record import DecisionRecord
 from routing.core.snapshot import AdapterEntry
 from routing.dataplane.app import Router
 from routing.dataplane.config import Config
+from routing.dataplane.engine import Engine
 from routing.dataplane.feeds import load
-from routing.dataplane.state import Engine
 from tests.engine import tiny_adapter
 from tests.engine.conftest import required
 from tests.engine.installation import EngineUnavailableError, Installation

@@ -18,12 +18,13 @@ import aiohttp
 
 from routing.core.engines import ENGINES
 from routing.dataplane import learn
+from routing.dataplane.engine import Engine
 from routing.dataplane.feeds import kv_sources, load
 from routing.dataplane.feeds.kv_polled import PolledSubscription
 from routing.dataplane.feeds.kv_pump import Pump
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.feeds.kv_subscription import Subscription
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import Plane
 
 LOOK_S = 1.0  # between two looks at the index's sizes
 TURN_S = 0.1  # between two looks at the configuration and at the clocks of replays

@@ -19,9 +19,10 @@ from routing.core.event_tables import Unusable
 from routing.core.kv_events import Batch
 from routing.core.residency_state import Reason
 from routing.core.sequence import Action, Gap, Tracker
+from routing.dataplane.engine import Engine
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.ranks import Rank
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import Plane
 
 if TYPE_CHECKING:
     from routing.dataplane.feeds.kv import KvFeed

@@ -23,9 +23,10 @@ from routing.core.engines import ENGINES
 from routing.core.kv_events import SALT_PREFIX, Batch, EventError, Stored, salt_of
 from routing.core.kv_events_trtllm import MAX_ANSWER_BYTES, BlockSize, Numbered
 from routing.core.sequence import Action, Apply, Gap, Restarted, Tracker
+from routing.dataplane.engine import Engine
 from routing.dataplane.feeds.kv_followed import Followed
 from routing.dataplane.feeds.kv_sources import Source
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import Plane
 
 if TYPE_CHECKING:
     from routing.dataplane.feeds.kv import KvFeed

@@ -20,10 +20,11 @@ from routing.core import kv_events
 from routing.core.byte_budget import Account
 from routing.core.kv_events import Batch
 from routing.core.sequence import Action, Apply, AskReplay, CaughtUp, Gap, Restarted, Tracker
+from routing.dataplane.engine import Engine
 from routing.dataplane.feeds.kv_followed import Followed
 from routing.dataplane.feeds.kv_sockets import MAX_MESSAGE_BYTES, EventSockets
 from routing.dataplane.feeds.kv_sources import Source
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import Plane
 from routing.outbound import guard
 from routing.outbound.literal import checked_literal
 

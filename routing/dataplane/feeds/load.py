@@ -18,8 +18,9 @@ import aiohttp
 from routing.core import build
 from routing.core.exposition import read_load
 from routing.core.ranks import addressable
+from routing.dataplane.engine import MISSES_UNTIL_UNREACHABLE, Engine
 from routing.dataplane.feeds import kv_sources
-from routing.dataplane.state import MISSES_UNTIL_UNREACHABLE, Engine, Plane
+from routing.dataplane.state import Plane
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
 

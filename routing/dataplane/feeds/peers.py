@@ -28,9 +28,10 @@ from redis.exceptions import RedisError
 from routing.core import peering, warmup
 from routing.core.peering import ANSWER, ASK, BEAT, PART, Answer, Ask, Beat, Body, Head, Load, PeeringError
 from routing.core.siblings import Effects, Here
+from routing.dataplane.engine import Engine
 from routing.dataplane.keys import KeyringError, Keys, SiblingSeal
 from routing.dataplane.ranks import Rank
-from routing.dataplane.state import Engine, Plane
+from routing.dataplane.state import Plane
 
 CHANNEL = "saltroute:peers"
 PART_KEY = "saltroute:peers:warm:{}:{}"
