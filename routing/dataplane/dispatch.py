@@ -23,8 +23,9 @@ from routing.core import filters, sse, tracecontext
 from routing.core.breaker import Breaker
 from routing.core.verdict import OK, Verdict, judge, may_pass, misses_model, parse, safe_message
 from routing.dataplane import errors, outgoing, transfer, upstream
+from routing.dataplane.attempt import Attempt
 from routing.dataplane.errors import ApiError
-from routing.dataplane.inflight import Attempt, Flight
+from routing.dataplane.inflight import Flight
 from routing.dataplane.state import Plane
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 

@@ -17,8 +17,9 @@ from routing.dataplane.openai import Call
 
 if TYPE_CHECKING:
     from routing.core.stream import Usage
+    from routing.dataplane.attempt import Attempt
     from routing.dataplane.choice import Choice, Prompt
-    from routing.dataplane.inflight import Attempt, Flight
+    from routing.dataplane.inflight import Flight
     from routing.dataplane.state import Plane
     from routing.dataplane.transfer import Transfer
 

@@ -12,7 +12,8 @@ from routing.core.engine import Engine
 from routing.dataplane import errors
 
 if TYPE_CHECKING:
-    from routing.dataplane.inflight import Attempt, Flight
+    from routing.dataplane.attempt import Attempt
+    from routing.dataplane.inflight import Flight
 
 
 def body_for(

@@ -18,8 +18,9 @@ from aiohttp import web
 from routing.core import sse
 from routing.core.stream import Rename, StreamMeter
 from routing.dataplane import errors
+from routing.dataplane.attempt import Attempt
 from routing.dataplane.dispatch import Answer
-from routing.dataplane.inflight import Attempt, Flight
+from routing.dataplane.inflight import Flight
 from routing.dataplane.state import Plane
 from routing.dataplane.upstream import UpstreamFailed
 

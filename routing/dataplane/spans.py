@@ -29,7 +29,8 @@ from routing.core.record import DecisionRecord
 from routing.dataplane.backlog import Backlog
 
 if TYPE_CHECKING:
-    from routing.dataplane.inflight import Attempt, Flight
+    from routing.dataplane.attempt import Attempt
+    from routing.dataplane.inflight import Flight
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
 

@@ -27,8 +27,9 @@ from routing.dataplane import learn, outgoing, upstream
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 if TYPE_CHECKING:
+    from routing.dataplane.attempt import Attempt
     from routing.dataplane.choice import Choice
-    from routing.dataplane.inflight import Attempt, Flight
+    from routing.dataplane.inflight import Flight
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
 

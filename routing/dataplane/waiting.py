@@ -28,8 +28,9 @@ from routing.dataplane.choose import choose
 from routing.dataplane.errors import ApiError
 
 if TYPE_CHECKING:
+    from routing.dataplane.attempt import Attempt
     from routing.dataplane.choice import Choice
-    from routing.dataplane.inflight import Attempt, Flight
+    from routing.dataplane.inflight import Flight
     from routing.dataplane.state import Plane
     from routing.dataplane.view import EndpointView
 
