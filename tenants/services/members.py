@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.db.models import QuerySet
 
 from tenants import changes
@@ -48,7 +49,7 @@ def change_role(*, tenant_id: UUID, actor: Actor, membership_id: UUID, role: str
         NotFound: no such member.
         Invalid: no such role.
         Forbidden: the old or the new role is above ``ceiling``.
-        Conflict: they are the last owner.
+        Conflict: they are the last owner who can sign in.
     """
     granted = api_keys.check_role(role, ceiling)
     membership = _locked(tenant_id, membership_id, ceiling)
@@ -68,7 +69,7 @@ def remove(*, tenant_id: UUID, actor: Actor, membership_id: UUID, ceiling: Role)
     Raises:
         NotFound: no such member.
         Forbidden: their role is above ``ceiling``.
-        Conflict: they are the last owner.
+        Conflict: they are the last owner who can sign in.
     """
     membership = _locked(tenant_id, membership_id, ceiling)
     _keep_an_owner(membership)
@@ -103,8 +104,9 @@ def _keep_an_owner(membership: Membership) -> None:
     if membership.role != Role.OWNER.value:
         return
     others = Membership.objects.filter(tenant_id=membership.tenant_id, role=Role.OWNER.value).exclude(id=membership.id)
-    if not others.exists():
-        raise Conflict("A tenant keeps at least one owner: name another first.")
+    # An account that was switched off, or whose address never chose a password, opens nothing.
+    if not others.filter(user__is_active=True).exclude(user__password__startswith=UNUSABLE_PASSWORD_PREFIX).exists():
+        raise Conflict("A tenant keeps at least one owner who can sign in: name another first.")
 
 
 def _record(membership: Membership, actor: Actor, action: str, *, before: dict[str, str] | None = None, after: dict[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Members over the API: nobody rises above their own role, one owner stays, and an invitation does not tell who has an account."""
+"""Members over the API: nobody rises above their own role, one owner who can sign in stays, and an invitation does not tell who has an account."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from tests.tenants.houses import ABSENT, ROOT, House, signed_in
 def _join(house: House, email: str, role: Role) -> Membership:
     with house.scope():
         return members.add(tenant_id=house.id, actor=ROOT, email=email, role=role.value, ceiling=Role.OWNER)
+
+
+def _can_sign_in(membership: Membership) -> None:
+    membership.user.set_password("a long pass phrase of the tests")
+    membership.user.save()
 
 
 def test_add_is_the_same_for_known_and_unknown_people(acorn: House) -> None:
@@ -66,9 +71,22 @@ def test_the_last_owner_stays(acorn: House) -> None:
     first = _join(acorn, "first@oak.example", Role.OWNER)
     api = acorn.api()
     assert [api.delete(f"members/{first.id}").status_code, api.patch(f"members/{first.id}", {"role": "admin"}).status_code] == [409, 409]
-    _join(acorn, "second@oak.example", Role.OWNER)
+    _can_sign_in(_join(acorn, "second@oak.example", Role.OWNER))
     assert api.delete(f"members/{first.id}").status_code == 200
     assert api.delete("members/second@oak.example").status_code == 409
+
+
+def test_an_owner_who_cannot_sign_in_does_not_count_as_one(acorn: House) -> None:
+    """Switched off, or without a password so far: a tenant would be left with nobody who can open it."""
+    first, other = _join(acorn, "first@oak.example", Role.OWNER), _join(acorn, "other@oak.example", Role.OWNER)
+    api = acorn.api()
+    assert api.delete(f"members/{first.id}").status_code == 409  # the other has never chosen a password
+    _can_sign_in(other)
+    User.objects.filter(id=other.user_id).update(is_active=False)
+    refused = api.patch(f"members/{first.id}", {"role": "admin"})
+    assert (refused.status_code, "who can sign in" in refused.json()["error"]["message"]) == (409, True)
+    User.objects.filter(id=other.user_id).update(is_active=True)
+    assert api.patch(f"members/{first.id}", {"role": "admin"}).status_code == 200
 
 
 def test_a_change_holds_from_the_next_request_and_repeats_do_nothing(acorn: House) -> None:

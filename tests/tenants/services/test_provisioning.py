@@ -14,7 +14,7 @@ from tenants import changes, queries
 from tenants.actor import system
 from tenants.core.errors import Conflict, NotFound
 from tenants.core.roles import Role
-from tenants.models import Tenant
+from tenants.models import Tenant, User
 from tenants.scoping import current, tenant_scope
 from tenants.services import members, provisioning
 
@@ -56,6 +56,9 @@ def test_of_two_owners_who_leave_at_once_one_stays() -> None:
         first, second = (
             members.add(tenant_id=tenant.id, actor=ACTOR, email=f"o{number}@oak.example", role="owner", ceiling=Role.OWNER).id for number in range(2)
         )
+    for user in User.objects.all():  # both can sign in, so each is an owner who may be left alone
+        user.set_password("a long pass phrase of the tests")
+        user.save()
 
     def leave(membership_id: UUID) -> None:
         members.remove(tenant_id=tenant.id, actor=ACTOR, membership_id=membership_id, ceiling=Role.OWNER)
