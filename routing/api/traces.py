@@ -139,6 +139,7 @@ class TraceFileCollection(TenantView):
 
     permissions = {"GET": Permission.READ, "POST": Permission.OPERATE}
     parser_classes = [TraceParser]
+    max_body_bytes = files.MAX_UPLOAD_BYTES
 
     @describe("trace_files_list", "List traces", answers=page_of(TraceFileOut), parameters=PAGING, tag=TAG)
     def get(self, request: Request) -> Response:

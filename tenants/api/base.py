@@ -23,7 +23,7 @@ from tenants import queries
 from tenants.actor import Actor
 from tenants.api import schema
 from tenants.api.authentication import Caller
-from tenants.api.bodies import MAX_BODY_BYTES, StrictJsonParser
+from tenants.api.bodies import MAX_BODY_BYTES, StrictJsonParser, receive
 from tenants.core.errors import Forbidden, NotFound
 from tenants.core.roles import Permission, Role, permissions
 from tenants.models import PLATFORM_SLUG, Tenant, User
@@ -122,10 +122,12 @@ class TenantView(ApiView):
         return replace(self.caller.actor, permissions=permissions(self.role, platform_operator=self.platform))
 
     def run(self, request: Request, handler: Handler, *args: Any, **kwargs: Any) -> Response:
-        """Find the tenant, open its scope, ask the permission, run the method; a refusal rolls everything back."""
+        """Find the tenant, take in the body, open the scope, ask the permission, run the method; a refusal rolls everything back."""
         if handler == self.http_method_not_allowed:
             return handler(request, *args, **kwargs)
         tenant_id, slug = self._find(request)
+        if request.method not in SAFE_METHODS and self.may(self.permissions[request.method or ""]):
+            receive(request, self.max_body_bytes)  # of whoever may send it, and before a transaction is open: a client may be slow
         try:
             with tenant_scope(tenant_id):
                 self.tenant = self._enter(tenant_id, slug)
