@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from routing import queries
+from routing.core.reach import AWAY, UNKNOWN
 from tenants.models import Tenant
 
 MAX_REPLICAS = 10_000
@@ -29,6 +30,14 @@ class Load:
     residency_reason: str = ""
     event_blocks: int | None = None  # that its events show, as the router that knows most has them
     routers: int = 0
+    checked: int = 0  # routers that have asked it
+    away: int = 0  # of those, the ones that cannot reach it
+    away_since: datetime | None = None  # the longest of them
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether no router that has asked it reaches it: what it holds is not known then."""
+        return self.away > 0 and self.away == self.checked
 
     @property
     def residency_tone(self) -> str:
@@ -40,7 +49,7 @@ class Load:
         """The colour class of the health."""
         if self.health == HEALTHY:
             return "good"
-        return "" if self.health == "unknown" else "bad"
+        return {"unknown": "", "returning": "warn", "asleep": "warn"}.get(self.health, "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +131,13 @@ def _added(before: Load, said: Mapping[str, Any]) -> Load:
     health = condition if isinstance(condition, str) and condition else "unknown"
     residency, reason = said.get("residency"), said.get("residency_reason")
     surer = isinstance(residency, str) and (not before.residency or _sureness(residency) < _sureness(before.residency))
-    blocks = said.get("event_blocks")
+    blocks, away, since = said.get("event_blocks"), health in AWAY, _moment(said.get("away_since"))
     return replace(
         before,
         health=health if before.health == HEALTHY else before.health,
+        checked=before.checked + (health not in UNKNOWN),
+        away=before.away + away,
+        away_since=min((one for one in (before.away_since, since if away else None) if one is not None), default=None),
         in_flight=_sum(before.in_flight, said.get("in_flight"), int),
         queued_tokens=_sum(before.queued_tokens, said.get("queued_tokens"), float),
         residency=str(residency) if surer else before.residency,
@@ -164,12 +176,21 @@ def _change(router_id: str, row: Mapping[str, Any], names: Mapping[str, str]) ->
     name, at, rank = names.get(str(row.get("replica"))), row.get("at"), row.get("rank")
     if name is None or not isinstance(at, int | float) or not isinstance(rank, int):
         return None
-    try:
-        moment = datetime.fromtimestamp(at, tz=UTC)
-    except (OverflowError, ValueError, OSError):
+    moment = _moment(at)
+    if moment is None:
         return None
     before, after, reason = (str(row.get(field))[:40] for field in ("before", "after", "reason"))
     return ResidencyChange(at=moment, router_id=router_id, replica=name, rank=rank, before=before, after=after, reason=reason)
+
+
+def _moment(seconds: object) -> datetime | None:
+    """Unix seconds that a router said; None where they are none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def _sum(before: Any, value: object, kind: type[int] | type[float]) -> Any:

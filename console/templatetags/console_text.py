@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from django import template
+from django.template import Context
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+
+from routing.core import glossary
 
 register = template.Library()
 UNKNOWN = "–"  # noqa: RUF001 - a dash, as printed tables have it
@@ -107,6 +112,12 @@ def proof_tone(value: str) -> str:
 
 
 @register.filter
+def state_tone(value: str) -> str:
+    """The colour class of the state that people gave a replica."""
+    return "good" if value == "active" else "warn"
+
+
+@register.filter
 def severity_tone(value: str) -> str:
     """The colour class of a finding's severity."""
     return {"critical": "bad", "warning": "warn"}.get(value, "")
@@ -158,6 +169,24 @@ def moment(value: datetime | None) -> str:
 def lookup(mapping: dict[object, object], key: object) -> object:
     """The value under ``key``, or None."""
     return mapping.get(key)
+
+
+@register.simple_tag(takes_context=True)
+def explained(context: Context, group: str, code: object, tone: str = "", *, pill: bool = False) -> str | SafeString:
+    """A word of a group of the glossary as people read it: its meaning as the title, and a link to where it stands in full, for whoever has no mouse.
+
+    A code that the glossary lacks (a newer router's) is shown as words, without a link.
+    """
+    return _explained(context["tenant"].slug, group, str(code), f"pill {tone}" if pill else tone) if known(code) else UNKNOWN
+
+
+@lru_cache(maxsize=4096)  # a page of a thousand replicas says the same dozen words
+def _explained(slug: str, group: str, code: str, classes: str) -> SafeString:
+    found, shown = glossary.term(group, code), glossary.label(group, code)
+    if found is None:
+        return format_html('<span class="{}">{}</span>', classes.strip(), shown) if classes.strip() else format_html("<span>{}</span>", shown)
+    address = f"{reverse('console:terms', args=[slug])}#{glossary.anchor(group, code)}"
+    return format_html('<a class="{}" href="{}" title="{}">{}</a>', f"term {classes}".strip(), address, found.meaning, shown)
 
 
 def _distance(passed: timedelta) -> str:

@@ -19,6 +19,7 @@ class Kind:
 
 KINDS = {
     "slo_burn": Kind("An objective is missed too often", 300.0),
+    "replica_unreachable": Kind("A replica cannot be reached", 0.0),
     "replica_quarantined": Kind("A replica is quarantined", 0.0),
     "reconciliation": Kind("Reconciliation found a critical contradiction", 120.0),
     "key_expiring": Kind("A key expires soon", 0.0),

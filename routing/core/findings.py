@@ -45,6 +45,8 @@ KINDS: Mapping[str, Kind] = {
     "artifact_missing": Kind("A router lacks a tokenizer or template", "warning", patience_s=30.0),
     # engines
     "replica_unseen": Kind("No router knows this replica", "warning", patience_s=30.0),
+    "replica_unreachable": Kind("A replica cannot be reached", "critical"),  # its own bound stands in routing.core.reach
+    "replica_reach_disputed": Kind("Some routers reach a replica, and others do not", "warning", patience_s=60.0),
     "model_not_served": Kind("The engine does not serve the endpoint's model", "critical", patience_s=20.0),
     "build_unnoticed": Kind("The engine is another build than was noted", "warning", patience_s=10.0, repair="observe"),
     "build_unaudited": Kind("Another build that no audit has tried", "warning", patience_s=60.0, repair="audit", from_routers=False),

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
+from routing.core import glossary
 from routing.core.findings import Finding
+from routing.core.reach import UNKNOWN, UNREACHABLE_AFTER_S
 from routing.core.reconcile_facts import EndpointFact, EngineWord, FleetFacts, ReplicaFact, RouterWord, TenantFacts
 
 CAPACITY_CHANGED = 0.05  # share; how many blocks fit differs a little between two starts of one engine
@@ -18,18 +20,6 @@ CAPACITY_MIXED = 0.20
 ALARMS_CONTRADICT = 3
 KNOWN_STATES = ("exact", "warming")  # of residency: nothing to report
 BLOCK_SIZE = "block_size"  # a reason of residency that is a finding of its own
-_REASONS = {
-    "no_events": "no events come",
-    "unsupported": "its events are of a kind that this router does not read",
-    "unknown_spec_kind": "its cache has a kind of block that this router does not know",
-    "no_tokens": "the model names no tokenizer that we hold",
-    "parity": "tokens are counted differently here and there",
-    "kappa": "engines reuse less than its events promise",
-    "budget": "the index has no room for it",
-    "gap": "events were lost, and the engine no longer has them",
-    "stale": "no event for too long",
-    "malformed": "its events cannot be read",
-}
 
 
 # ---- one tenant ------------------------------------------------------------------------------------------------------------
@@ -137,6 +127,7 @@ def _replica(facts: TenantFacts, replica: ReplicaFact, words: Sequence[RouterWor
             text = f"{label} is registered and in use, and none of {len(current)} routers that run this configuration knows it."
             yield Finding("replica_unseen", *about, subject=label, explanation=text)
         return
+    yield from _reach(replica, said)
     yield from _build(replica, said)
     yield from _block_size(replica, said)
     sizes = _sizes(words, replica.url)
@@ -149,6 +140,24 @@ def _replica(facts: TenantFacts, replica: ReplicaFact, words: Sequence[RouterWor
     if causes:
         text = f"What {label} reused is not what was predicted of it: {'; '.join(causes)}. Its promises are discounted meanwhile."
         yield Finding("reuse_contradicted", *about, subject=label, explanation=text)
+
+
+def _reach(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
+    """Of replicas in service alone: one that is drained or paused may be stopped."""
+    known = [(router_id, word) for router_id, word in said if word.condition not in UNKNOWN]
+    away = [(router_id, word) for router_id, word in known if word.away_since_s is not None and word.away_for_s >= UNREACHABLE_AFTER_S]
+    if replica.state != "active" or not away:
+        return
+    about, label = ("replica", str(replica.id)), replica.label
+    since = _utc(min(word.away_since_s for _, word in away if word.away_since_s is not None))
+    why = "; ".join(sorted({glossary.label("health", word.condition) for _, word in away}))
+    if len(away) == len(known):
+        text = f"No router reaches {label} since {since} ({why}). No request is sent there, and nothing is known of what it holds until it answers."
+        yield Finding("replica_unreachable", *about, subject=label, explanation=text)
+    else:
+        where = ", ".join(router_id for router_id, _ in away[:8])
+        text = f"{label} cannot be reached from {where} since {since} ({why}), and from {len(known) - len(away)} of {len(known)} routers it can."
+        yield Finding("replica_reach_disputed", *about, subject=label, explanation=text)
 
 
 def _is_used(facts: TenantFacts, pool_id: UUID, words: Sequence[RouterWord]) -> bool:
@@ -186,14 +195,14 @@ def _block_size(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) ->
 
 def _residency(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
     """Only where events are declared: without them, history is all that there is."""
-    if not replica.kv_events:
-        return
+    if not replica.kv_events or all(word.away_since_s is not None for _, word in said):
+        return  # of an engine that is away no events can come: that it is away is the finding
     bad = [(router_id, rank) for router_id, word in said for rank in word.ranks if rank.state not in KNOWN_STATES and rank.reason != BLOCK_SIZE]
     if not bad:
         return
     parts = []
     for router_id, rank in sorted(bad, key=lambda pair: (pair[0], pair[1].rank, pair[1].state)):
-        why = f", {_REASONS.get(rank.reason, rank.reason)}" if rank.reason else ""
+        why = f", {glossary.label('residency_reason', rank.reason)}" if rank.reason else ""
         parts.append(f"{router_id}{f' rank {rank.rank}' if rank.rank else ''}: {rank.state}{why}")
     since = min((rank.since_s for _, rank in bad if rank.since_s), default=None)
     lasting = f", since {_utc(since)}" if since else ""

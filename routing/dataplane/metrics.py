@@ -230,6 +230,9 @@ class PlaneCollector(Collector):
                 families[name].add_metric([url], float(value))
             evicted.add_metric([url], gone)
             restarts.add_metric([url], engine.restarts)
+            "away": GaugeMetricFamily(
+                "saltroute_replica_away", "1 while health checks or requests fail there (routing.core.reach)", labels=["replica"]
+            ),
             verdicts.add_metric([url, trust.verdict, trust.cause or "none"], 1.0)
         lookups = CounterMetricFamily("saltroute_cache_lookups", "Look-ups in the router's own caches", labels=["cache", "result"])
         for cache, found in (("namespace", plane.names), ("residency", plane.index)):
@@ -249,3 +252,4 @@ class PlaneCollector(Collector):
         yield evicted
         yield restarts
         yield verdicts
+                "away": engine.away_since is not None,

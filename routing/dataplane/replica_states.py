@@ -111,7 +111,9 @@ class StateFeed:
         self.blocks = {url: one for url, one in found.items() if self._reads_events(url)}
 
     def _reads_events(self, url: str) -> bool:
-        return self._plane.residency.of(url).state != "history"
+        """Whether its events say what it holds now. Of an engine that is away nothing is heard, so nothing is claimed."""
+        engine = self._plane.engines.get(url)
+        return engine is not None and engine.away_since is None and self._plane.residency.of(url).state != "history"
 
     def _mark(self, engine: Engine, now_s: float) -> Mark:
         busy_s, request_s = engine.work.read(now_s)
@@ -141,7 +143,7 @@ class StateFeed:
         observed_us = min(MAX_OBSERVED_US, max(1, _us(after.at_s - before.at_s)))
         events = before.read_events and after.read_events
         held = self.blocks.get(url)
-        kv_used = after.engine.kv_used if after.engine.scrape is not None else None
+        kv_used = after.engine.kv_used if after.engine.scrape is not None and after.engine.away_since is None else None
         return ReplicaState(
             id=uuid.uuid4(),
             tenant_id=owner,
@@ -187,7 +189,7 @@ class StateCollector(Collector):
             busy.add_metric([url], busy_s)
             requests.add_metric([url], request_s)
             evicted.add_metric([url], engine.evicted_blocks)
-            if engine.kv_used is not None:
+            if engine.kv_used is not None and engine.away_since is None:
                 used.add_metric([url], engine.kv_used)
             if (held := self._feed.blocks.get(url)) is not None:
                 resident.add_metric([url], held.resident)

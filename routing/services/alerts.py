@@ -26,6 +26,7 @@ MAX_FIRING = 500  # of one tenant; the gravest kinds first
 MAX_RESOLVED = 2000
 RESOLVED_FOR = timedelta(days=30)
 SWEEP_S = 45.0
+UNREACHABLE = "replica_unreachable"  # a finding and an alert of its own
 _ORDER = ("critical", "warning", "info")
 _WORDS = {300: "5 minutes", 3600: "hour", 21_600: "6 hours"}
 _log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ def causes(tenant_id: UUID, now: datetime) -> dict[Key, Cause]:
     """Everything that is the case now and worth an alert, the gravest first, ``MAX_FIRING`` at most."""
     require_scope(tenant_id)
     firing = set(_firing(tenant_id))
-    found = [*_burning(tenant_id, now, firing), *_quarantined(tenant_id), *_contradictions(tenant_id), *_expiring(tenant_id, now)]
+    found = [*_burning(tenant_id, now, firing), *_quarantined(tenant_id), *_unreachable(tenant_id)]
+    found += [*_contradictions(tenant_id), *_expiring(tenant_id, now)]
     found.sort(key=lambda cause: (_ORDER.index(cause.severity), cause.key))
     if len(found) > MAX_FIRING:
         _log.warning("tenant %s has %d causes for alerts; the gravest %d are told", tenant_id, len(found), MAX_FIRING)
@@ -73,8 +75,17 @@ def _quarantined(tenant_id: UUID) -> list[Cause]:
     ]
 
 
+def _unreachable(tenant_id: UUID) -> list[Cause]:
+    """By the finding, so that an outage is told once, and its end when reconciliation sees that the replica answers again."""
+    rows = ReconciliationFinding.objects.filter(tenant_id=tenant_id, state=State.OPEN, kind=UNREACHABLE).order_by("first_seen_at", "id")
+    return [
+        Cause((UNREACHABLE, row.subject_kind, row.subject_id, ""), row.severity, row.subject, row.explanation[:1000]) for row in rows[:MAX_FIRING]
+    ]
+
+
 def _contradictions(tenant_id: UUID) -> list[Cause]:
-    rows = ReconciliationFinding.objects.filter(tenant_id=tenant_id, state=State.OPEN, severity="critical").order_by("first_seen_at", "id")
+    rows = ReconciliationFinding.objects.filter(tenant_id=tenant_id, state=State.OPEN, severity="critical").exclude(kind=UNREACHABLE)
+    rows = rows.order_by("first_seen_at", "id")
     return [
         Cause(
             ("reconciliation", row.subject_kind, row.subject_id, f"{row.kind} {row.aspect}".strip()[:200]),

@@ -40,6 +40,7 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "isolation": lambda made, decision: "/isolation",
     "audit_run": lambda made, decision: f"/isolation/audits/{decision}",
     "audit_report": lambda made, decision: f"/isolation/audits/{decision}/report",
+    "terms": lambda made, decision: "/terms",
     "namespaces": lambda made, decision: "/namespaces",
     "namespace": lambda made, decision: "/namespaces/ns-1f2e3d",
     "reconciliation": lambda made, decision: "/reconciliation",

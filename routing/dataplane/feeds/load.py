@@ -80,12 +80,14 @@ async def check(plane: Plane, replica: ReplicaView) -> None:
     if not alive:
         missed(engine, blocked=False)
         return
-    if engine.misses >= MISSES_UNTIL_UNREACHABLE:
+    back = engine.misses >= MISSES_UNTIL_UNREACHABLE
+    if back:
         engine.returned_at_s = time.monotonic()
     if engine.misses:
         engine.breaker.came_back(time.monotonic())
     engine.misses = 0
     engine.health = "ok"
+    engine.watched(time.monotonic(), time.time(), back=back)
     engine.calibration.observe_network(answered_s - asked_s)
     await scrape(plane, replica, engine)
     await identify(plane, replica, engine)
@@ -96,6 +98,7 @@ def missed(engine: Engine, *, blocked: bool) -> None:
     engine.misses += 1
     engine.facts_due_s = 0.0
     engine.health = "blocked" if blocked else "failing"
+    engine.watched(time.monotonic(), time.time())
 
 
 async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:

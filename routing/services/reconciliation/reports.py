@@ -100,8 +100,11 @@ def _mismatches(rows: list[Any]) -> Iterator[Mismatch]:
 
 
 def _engine(said: Mapping[str, Any], at_s: float) -> EngineWord:
+    away_since_s = _number(said.get("away_since"))
     return EngineWord(
         condition=_word(said.get("condition")),
+        away_since_s=away_since_s,
+        away_for_s=0.0 if away_since_s is None else max(0.0, at_s - away_since_s),
         build=digest(said.get("build")),
         models=frozenset(one for one in _list(said.get("models"))[:MAX_MODELS] if isinstance(one, str)),
         block_tokens=_whole(said.get("block_size_tokens")),

@@ -77,7 +77,8 @@ def test_load_and_applied_versions_come_from_routers(town: Town, valkey_url: str
         for name, report in reports.items():
             client.set(f"saltroute:router:{name}", json.dumps(report), ex=60)
     page = town.owner.get("/t/acorn/pools").content.decode()
-    assert "failing (passive)" in page
+    assert ">requests to it fail</a>" in page
+    assert "unreachable" not in page  # one of the two that asked it reaches it
     assert '<td class="num" data-label="In flight">3</td>' in page
     assert '<td class="num" data-label="Queued tokens">900</td>' in page
     assert page.count("not reported") == 1
@@ -111,13 +112,44 @@ def test_how_far_events_are_trusted_is_that_of_the_least_sure_router_and_changes
         for name, report in reports.items():
             client.set(f"saltroute:router:{name}", json.dumps(report), ex=60)
     page = town.owner.get("/t/acorn/pools").content.decode()
-    assert '<span class="pill warn">degraded</span> <span class="muted small">replay</span>' in page
+    assert ">degraded</a>" in page
+    assert ">catching up</a>" in page
     assert "1,234 blocks by events" in page
     assert "2023-11-14 22:15:00 UTC" in page
-    assert 0 < page.index("<strong>newer</strong>") < page.index("<strong>older</strong>")
+    assert 0 < page.index("<strong><span>newer</span></strong>") < page.index("<strong><span>older</span></strong>")
     assert "odd-" not in page
     assert "odd-other" in town.stranger.get("/t/birch/pools").content.decode()
     assert "newer" not in town.stranger.get("/t/birch/pools").content.decode()
+
+
+def test_a_replica_that_nobody_reaches_is_said_to_be_so_since_when_and_holds_nothing(town: Town, valkey_url: str) -> None:
+    """On the list, on its own page and in the overview; its neighbour, which answers, shows what it holds."""
+    with tenant_scope(town.acorn.tenant_id):
+        gone, there = [Replica.objects.get(id=one) for one in town.acorn.replica_ids]
+    held = {"residency": "exact", "residency_reason": "ok", "event_blocks": 1234}
+    away = {**held, "condition": "failing (active)"}
+    reports = {
+        "r1": {gone.url: {**away, "away_since": 1_700_000_100.0}, there.url: {**held, "condition": "ok", "event_blocks": 77}},
+        "r2": {gone.url: {**away, "away_since": 1_700_000_000.0}},
+        "r3": {gone.url: {"condition": "unknown"}},
+    }
+    with redis.Redis.from_url(valkey_url) as client:
+        for name, replicas in reports.items():
+            client.set(f"saltroute:router:{name}", json.dumps({"versions": {}, "replicas": replicas}), ex=60)
+    page = town.owner.get("/t/acorn/pools").content.decode()
+    assert page.count(">unreachable</a>") == 1
+    assert page.count("since 2023-11-14 22:13:20 UTC") == 1
+    assert "1,234 blocks" not in page
+    assert "77 blocks by events" in page
+    own = town.owner.get(f"/t/acorn/replicas/{gone.id}").content.decode()
+    assert "No router reaches this replica since 2023-11-14 22:13:20 UTC" in own
+    assert "1,234" not in own
+    assert "No router reaches" not in town.owner.get(f"/t/acorn/replicas/{there.id}").content.decode()
+    live = town.owner.get("/t/acorn/overview/replicas").content.decode()
+    assert live.count(">unreachable</a>") == 1
+    with tenant_scope(town.acorn.tenant_id):
+        Replica.objects.filter(id=gone.id).update(state="paused")
+    assert ">unreachable</a>" not in town.owner.get("/t/acorn/pools").content.decode()
 
 
 @pytest.mark.usefixtures("valkey_url")

@@ -36,6 +36,7 @@ B = replace(A, id=UUID(int=11), name="b", url=URL_B)
 CHAT = EndpointFact(ENDPOINT, "chat", POOL, "gpu", own=True, served_model="m", urls=(URL, URL_B), artifacts=((DIGEST, "tokenizer"),))
 FACTS = TenantFacts(TENANT, "acorn", 7, 7, replicas=(A, B), endpoints=(CHAT,))
 MISMATCH = Mismatch(ENDPOINT, A.id, "chat-1", 5)
+AWAY: dict[str, Any] = {"condition": "failing (active)", "away_since_s": 60.0, "away_for_s": 30.0}
 ALARM = AlarmFact(ENDPOINT, "chat", A.id, "gpu/a", count=4, unaudited=False, isolated=False)
 
 
@@ -68,6 +69,20 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
     "router_behind, new": (FACTS, (ROUTER, RouterWord("r2", 0.0, engines=ROUTER.engines)), "r2", "does not know this tenant"),
     "artifact_missing": (FACTS, (replace(ROUTER, artifacts={DIGEST: "missing"}),), str(ENDPOINT), "not in use at r1 (missing)"),
     "replica_unseen": (FACTS, (replace(ROUTER, engines={URL_B: ENGINE}),), str(A.id), "none of 1 routers"),
+    "replica_unreachable": (FACTS, (engine(**AWAY),), str(A.id), "No router reaches gpu/a since 1970-01-01 00:01:00 UTC (does not answer health"),
+    "replica_unreachable, lost events": (FACTS, (engine(**AWAY, ranks=(Rank(0, "degraded", "stale"),)),), str(A.id), "No router reaches gpu/a"),
+    "replica_unreachable, one does not know": (
+        FACTS,
+        (engine(**AWAY), replace(engine(condition="unknown"), router_id="r2")),
+        str(A.id),
+        "No router reaches gpu/a",
+    ),
+    "replica_reach_disputed": (
+        FACTS,
+        (engine(**AWAY), replace(ROUTER, router_id="r2")),
+        str(A.id),
+        "cannot be reached from r1 since 1970-01-01 00:01:00 UTC (does not answer health checks), and from 1 of 2 routers it can",
+    ),
     "model_not_served": (FACTS, (engine(models=frozenset({"other"})),), str(ENDPOINT), "gpu/a does not serve"),
     "build_unnoticed": (FACTS, (engine(build="b2"),), str(A.id), "another build"),
     "build_unaudited": (replica(unaudited_build=True), (ROUTER,), str(A.id), "no audit has tried"),
@@ -87,7 +102,7 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
         FACTS,
         (engine(ranks=(Rank(0, "degraded", "gap", 60.0),)),),
         str(A.id),
-        "1970-01-01 00:01:00 UTC: r1: degraded, events were lost",
+        "1970-01-01 00:01:00 UTC: r1: degraded, reports lost",
     ),
     "residency_degraded, one rank": (FACTS, (engine(ranks=(Rank(0, "exact"), Rank(1, "history", "unknown spec"))),), str(A.id), "rank 1: history"),
     "parity_broken": (
@@ -163,6 +178,18 @@ def test_routers_that_are_behind_say_nothing_of_replicas() -> None:
 
 def test_a_paused_replica_may_be_anything() -> None:
     assert seen(replica(state="paused"), replace(ROUTER, engines={URL_B: ENGINE})) == []
+
+
+@pytest.mark.parametrize("state", ["draining", "paused"])
+def test_a_replica_that_people_took_out_of_service_may_be_away(state: str) -> None:
+    assert [one.kind for one in seen(FACTS, engine(**AWAY))] == ["replica_unreachable"]
+    assert seen(replica(state=state), engine(**AWAY)) == []
+
+
+def test_a_moment_away_is_no_finding() -> None:
+    """A restart of its process, or a lost packet; and a router that has not asked it yet says nothing."""
+    assert seen(FACTS, engine(**{**AWAY, "away_for_s": 29.9})) == []
+    assert seen(FACTS, engine(**{**AWAY, "condition": "unknown"})) == []
 
 
 def test_history_is_no_finding_where_no_events_are_declared() -> None:

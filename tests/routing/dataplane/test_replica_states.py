@@ -134,6 +134,31 @@ async def test_what_engines_evict_is_counted_where_it_was_evicted(make_rig: Make
     assert counters["evicted"] == 0
 
 
+async def test_of_an_engine_that_is_away_nothing_is_claimed(make_rig: MakeRig, live: Redis, valkey_url: str) -> None:
+    """What it held before it went is not shown as if it were there; of the other one it still is."""
+    rig = await make_rig()
+    feed, plane, namespace = rig.router.states, rig.router.plane, rig.namespace()
+    plane.events.claim(namespace.salt, ns_key=namespace.key, owner=b"o", seed=namespace.index_seed)
+    block = Stored(hashes=(1,), parent=None, tokens=array("I", range(16)).tobytes(), block_tokens=16, extra_keys=((namespace.salt,),))
+    for fake in (rig.a, rig.b):
+        place(rig, fake.url, block)
+        plane.engine(fake.url).kv_used = 0.5
+    feed.begin()
+    await feed.tell(live)
+    assert f'saltroute_replica_resident_blocks{{replica="{rig.a.url}"}} 1.0' in plane.metrics.page().decode()
+    plane.engine(rig.a.url).away_since = 1.0
+    feed.begin()
+    await feed.tell(live)
+    newest = by_name(rig, await told(valkey_url))
+    urls = {entry.name: entry.url for pool in rig.acme.pools for entry in pool.replicas}
+    seen = {urls[name]: one.resident_blocks for name, one in newest.items()}
+    assert seen == {rig.a.url: None, rig.b.url: 1}
+    page = plane.metrics.page().decode()
+    for metric, value in (("resident_blocks", "1.0"), ("kv_used_ratio", "0.5")):
+        assert f'saltroute_replica_{metric}{{replica="{rig.b.url}"}} {value}' in page
+        assert f'saltroute_replica_{metric}{{replica="{rig.a.url}"}}' not in page
+
+
 async def test_evictions_and_copies_are_those_that_events_tell(make_rig: MakeRig, live: Redis, valkey_url: str) -> None:
     """Two replicas hold one block each of the same prompt, one of them another; one block is then removed. Without events there are no figures."""
     rig = await make_rig()
