@@ -224,6 +224,7 @@ CELERY_TASK_ROUTES = {
     "routing.trace*": {"queue": "bulk"},
     "routing.correct_quotas": {"queue": "bulk"},
     "tenants.mail*": {"queue": "bulk"},
+    "tenants.sign_ins*": {"queue": "bulk"},
 }
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -236,6 +237,7 @@ CELERY_BEAT_SCHEDULE = {
     "alerts": {"task": "routing.alerts_sweep", "schedule": 60.0},
     "webhooks": {"task": "routing.webhooks_sweep", "schedule": 10.0},
     "mail": {"task": "tenants.mail_sweep", "schedule": 3.0},
+    "sign-ins": {"task": "tenants.sign_ins_sweep", "schedule": 60.0},
     "records-tend": {"task": "routing.tend_records", "schedule": 60.0},
     "quotas-correct": {"task": "routing.correct_quotas", "schedule": 120.0},
     "records-partitions": {"task": "routing.keep_partitions", "schedule": 3600.0},

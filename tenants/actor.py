@@ -24,6 +24,6 @@ class Actor:
     permissions: frozenset[Permission] | None = None
 
 
-def system(label: str) -> Actor:
-    """An actor for commands and tasks, such as ``apply``."""
-    return Actor(kind="system", label=label)
+def system(label: str, *, peer_address: str = "") -> Actor:
+    """An actor for commands and tasks, such as ``apply``; ``peer_address`` where they tell of somebody unknown."""
+    return Actor(kind="system", label=label, peer_address=peer_address)

@@ -120,6 +120,25 @@ class OutgoingMail(models.Model):
         return f"{self.kind} {self.id}"
 
 
+class SignInCount(models.Model):
+    """How often something of signing in happened to one person in a quarter of an hour (tenants.services.sign_ins). Gone when it was told."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    subject = models.UUIDField()  # the person's id; zero: all addresses without an account together
+    kind = models.CharField(max_length=24)
+    window_started_at = models.DateTimeField(db_index=True)
+    attempts = models.BigIntegerField()
+    peer_address = models.CharField(max_length=64, blank=True, default="")  # of the last one
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["subject", "kind", "window_started_at"], name="sign_in_count_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.attempts}"
+
+
 class Tenant(models.Model):
     """A customer. ``config_version`` rises under a row lock with every change that routers must learn of."""
 

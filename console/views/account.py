@@ -24,7 +24,8 @@ from tenants.core.api_key import Kind
 from tenants.core.errors import Invalid, NotFound, Refusal
 from tenants.core.roles import Role
 from tenants.scoping import tenant_scope
-from tenants.services import accounts, api_keys, second_factors
+from tenants.services import accounts, api_keys, second_factors, sign_ins
+from tenants.services.sign_ins import Kind as SignIn
 
 _MAX = MAX_PASSWORD_CHARACTERS
 ENROLLING = "enrolling"  # in the session: the mark of the secret that it was shown
@@ -198,6 +199,7 @@ class EndSession(AccountPage):
     def post(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
         if not sessions.end(user=self.person, session_id=session_id):
             raise NotFound
+        sign_ins.done(SignIn.SESSION_ENDED, user=self.person, actor=self.actor, now=timezone.now(), after={"by": "its person, from another session"})
         return self.back(request, "The session has ended.")
 
 
@@ -206,6 +208,9 @@ class EndOtherSessions(AccountPage):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         ended = sessions.end_all(user=self.person, but=request.session.session_key)
+        if ended:
+            after = {"by": "its person, from another session", "sessions": ended}
+            sign_ins.done(SignIn.SESSION_ENDED, user=self.person, actor=self.actor, now=timezone.now(), after=after)
         return self.back(request, f"{ended} other session{'' if ended == 1 else 's'} ended.")
 
 

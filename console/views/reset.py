@@ -18,7 +18,8 @@ from tenants.api.authentication import peer_address
 from tenants.core.errors import Invalid
 from tenants.models import User
 from tenants.queries import parse_uuid
-from tenants.services import accounts, mail
+from tenants.services import accounts, mail, sign_ins
+from tenants.services.sign_ins import Kind
 
 RESET = "reset"  # in the session: the link that was opened
 
@@ -37,6 +38,7 @@ def ask(request: HttpRequest) -> HttpResponse:
     if wait_s:
         return too_many(_ask(request, error=waiting(wait_s), status=429), wait_s)
     mail.queue(kind=mail.RESET, address=address)
+    sign_ins.tried(Kind.RESET_ASKED, email=address, peer_address=peer_address(request), now=timezone.now())
     return _ask(request, sent_to=address)
 
 
@@ -67,6 +69,7 @@ def new(request: HttpRequest) -> HttpResponse:
     except Invalid as refusal:
         return _new(request, user, error=refusal.message, status=400)
     throttle.forgive(email=user.email, peer_address=peer_address(request))
+    sign_ins.done(Kind.RESET_USED, user=user, actor=actor_of(request, user), now=timezone.now())
     request.session.flush()
     messages.success(request, "Your password is changed and all your sessions have ended. Sign in with the new one.")
     return HttpResponseRedirect(reverse("console:sign_in"))

@@ -14,12 +14,13 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
 
 from console import throttle
-from console.access import LAST_TENANT, signed_in, to_enrolment, to_sign_in
+from console.access import LAST_TENANT, actor_of, signed_in, to_enrolment, to_sign_in
 from tenants import queries, sessions
 from tenants.api.authentication import peer_address
 from tenants.core.errors import Invalid, Unavailable
 from tenants.models import User
-from tenants.services import mail, second_factors
+from tenants.services import mail, second_factors, sign_ins
+from tenants.services.sign_ins import Kind
 
 MAX_PASSWORD_CHARACTERS = 1024
 # One answer for an unknown address, a wrong password and a person who may no longer sign in.
@@ -54,6 +55,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         return too_many(_form(request, wanted=wanted, email=email, error=waiting(wait_s), status=429), wait_s)
     user = authenticate(request, username=email, password=password)
     if not isinstance(user, User):
+        sign_ins.tried(Kind.FAILED, email=email, peer_address=peer, now=timezone.now())
         return _form(request, wanted=wanted, email=email, error=_REFUSED, status=400)
     throttle.forgive(email=email, peer_address=peer)
     if user.second_factor_at is None:
@@ -83,6 +85,7 @@ def sign_in_code(request: HttpRequest) -> HttpResponse:
     except Unavailable as away:
         return _code_form(request, error=away.message, status=503)
     if not good:
+        sign_ins.done(Kind.CODE_REFUSED, user=user, actor=actor_of(request, user), now=now)
         return _code_form(request, error=_WRONG_CODE, status=400)
     throttle.forgive_code(user_id=user.id, peer_address=peer)
     wanted = str(request.session.pop(PENDING)["next"])
@@ -95,6 +98,8 @@ def enter(request: HttpRequest, user: User, wanted: str) -> HttpResponse:
     request.session[sessions.PEER] = peer_address(request)
     request.session[sessions.BROWSER] = request.headers.get("User-Agent", "")[: sessions.BROWSER_MAX]
     sessions.purge()
+    after = {"second_factor": user.second_factor_at is not None}
+    sign_ins.done(Kind.SUCCESS, user=user, actor=actor_of(request, user), now=timezone.now(), after=after)
     return HttpResponseRedirect(wanted)
 
 
@@ -111,7 +116,10 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     """End the session. Only by POST, so that no foreign page can sign a person out with a link."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
+    user = signed_in(request)
     logout(request)
+    if user is not None:
+        sign_ins.done(Kind.SESSION_ENDED, user=user, actor=actor_of(request, user), now=timezone.now(), after={"by": "signing out"})
     return HttpResponseRedirect(reverse("console:sign_in"))
 
 

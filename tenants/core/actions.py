@@ -12,6 +12,9 @@ from tenants.core.roles import Permission
 _NEEDS: dict[str, Permission] = {
     "request.denied": Permission.READ,  # the note that something was refused
     "account": Permission.READ,  # a person's own sign-in
+    "sign_in": Permission.READ,
+    "password_reset": Permission.READ,
+    "session": Permission.READ,
     "invitation.accept": Permission.READ,
     "member": Permission.MEMBERS,
     "invitation": Permission.MEMBERS,

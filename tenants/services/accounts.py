@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
@@ -12,7 +14,7 @@ from tenants.actor import Actor, system
 from tenants.constraints import refuse_on
 from tenants.core import names
 from tenants.core.errors import Conflict, Invalid
-from tenants.models import PLATFORM_SLUG, User
+from tenants.models import PLATFORM_SLUG, Membership, User
 from tenants.scoping import tenant_scope
 from tenants.services import mail
 
@@ -123,9 +125,11 @@ def record(
         where = [seat.tenant_id for seat in queries.tenants_of_user(user)]
     for tenant_id in where:
         with tenant_scope(tenant_id):
+            # Anybody's address can be added to a tenant: where its person has not been, nobody learns from where they come.
+            known = user.is_platform_operator or Membership.objects.filter(tenant_id=tenant_id, user=user, entered_at__isnull=False).exists()
             changes.record(
                 tenant_id=tenant_id,
-                actor=actor,
+                actor=actor if known else replace(actor, peer_address=""),
                 action=action,
                 object_id=user.id,
                 object_label=user.email,

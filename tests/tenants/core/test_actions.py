@@ -15,7 +15,7 @@ from tenants.core.roles import Permission, Role, permissions
 ROOT = Path(tenants.__file__).parent.parent
 # The least role for each change; the platform's are no role's.
 LEAST = {
-    "viewer": ["request.denied", "account.rename", "invitation.accept"],
+    "viewer": ["request.denied", "account.rename", "invitation.accept", "sign_in.success", "password_reset.used", "session.ended"],
     "operator": [
         "endpoint.rotate_epoch", "endpoint.trial", "endpoint.promote", "endpoint.rollback", "endpoint.update", "replica.update", "scope.raise",
         "routing_policy.create", "slo_policy.delete", "audit.order", "adapter.reload", "trace_file.store", "something.new",
