@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 from pathlib import Path
@@ -12,8 +14,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from routing.core.cause import PARTS
+from routing.core.snapshot import QuotaEntry
+from routing.dataplane import quotas
 from tests.fakes.replica import Script, chunk, usage_chunk
-from tests.fakes.rig import HI, standard_rig
+from tests.fakes.rig import HI, bumped, named, standard_rig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 _METRIC = re.compile(r"\b(saltroute_[a-z0-9_]+|gen_ai_[a-z0-9_]+)(?=[{\[)\s,]|$)")
@@ -50,6 +54,9 @@ async def _page(state: Path) -> dict[str, set[str]]:
         for one in (rig.a, rig.b):
             one.script = Script(status=500, body={})
         await rig.chat()
+        rig.a.script = rig.b.script = None
+        rig.publish(bumped(rig.acme, quotas=(QuotaEntry(id=named("quota"), of="tenant", requests_per_minute=1),)))
+        assert 429 in [(await rig.chat()).status for _ in range(2)]
         text = rig.router.plane.metrics.page().decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
@@ -90,6 +97,27 @@ def test_parts_in_rules_are_parts() -> None:
     for expression in _expressions():
         for names in re.findall(r'part=~?"([^"]*)"', expression):
             assert set(names.split("|")) <= set(PARTS)
+
+
+def _reasons() -> set[str]:
+    """Why a quota may refuse: every text that the code which refuses gives to ``why``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(inspect.getsource(quotas))):
+        given = node.value if isinstance(node, ast.Assign) and "why" in ast.unparse(node.targets[0]) else None
+        given = node.value if isinstance(node, ast.keyword) and node.arg == "why" else given
+        if given is not None:
+            found |= {one.value for one in ast.walk(given) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return found
+
+
+def test_quotas_have_panels_and_a_rule_for_each_reason_of_a_refusal() -> None:
+    assert _reasons() == {"limit", "slice", "share"}
+    in_rules = {one for rule in _rules() for found in re.findall(r'why=~?"([^"]*)"', rule["expr"]) for one in found.split("|")}
+    assert in_rules == _reasons()
+    panels = [target["expr"] for panel in _dashboard()["panels"] for target in panel["targets"]]
+    for metric in ("saltroute_quota_refused_total", "saltroute_quota_lost", "saltroute_quota_exchanges_total"):
+        assert any(metric in expression for expression in panels), metric
+    assert any("saltroute_quota_lost" in rule["expr"] for rule in _rules())
 
 
 def test_no_exemplars_leave_the_router() -> None:
