@@ -192,6 +192,9 @@ class PlaneCollector(Collector):
             "queued": GaugeMetricFamily("saltroute_replica_queued_tokens", "Uncached tokens sent, no first byte yet", labels=["replica"]),
             "open": GaugeMetricFamily("saltroute_replica_breaker_open", "1 while the breaker is not closed", labels=["replica"]),
             "up": GaugeMetricFamily("saltroute_replica_reachable", "1 while health checks are answered", labels=["replica"]),
+            "away": GaugeMetricFamily(
+                "saltroute_replica_away", "1 while health checks or requests fail there (routing.core.reach)", labels=["replica"]
+            ),
             "rate": GaugeMetricFamily("saltroute_replica_prefill_tokens_per_second", "Learned prefill rate", labels=["replica"]),
             "kappa": GaugeMetricFamily("saltroute_replica_reuse_ratio", "Cached tokens reported over predicted", labels=["replica"]),
             "exact": GaugeMetricFamily(
@@ -220,6 +223,7 @@ class PlaneCollector(Collector):
                 "queued": engine.queued(now_s)[0],
                 "open": engine.breaker.state(now_s) != "closed",
                 "up": engine.reachable(),
+                "away": engine.away_since is not None,
                 "rate": engine.calibration.rate(None, now_s),
                 "kappa": trust.kappa,
                 "exact": -1.0 if trust.share_exact is None else trust.share_exact,
@@ -230,9 +234,6 @@ class PlaneCollector(Collector):
                 families[name].add_metric([url], float(value))
             evicted.add_metric([url], gone)
             restarts.add_metric([url], engine.restarts)
-            "away": GaugeMetricFamily(
-                "saltroute_replica_away", "1 while health checks or requests fail there (routing.core.reach)", labels=["replica"]
-            ),
             verdicts.add_metric([url, trust.verdict, trust.cause or "none"], 1.0)
         lookups = CounterMetricFamily("saltroute_cache_lookups", "Look-ups in the router's own caches", labels=["cache", "result"])
         for cache, found in (("namespace", plane.names), ("residency", plane.index)):
@@ -252,4 +253,3 @@ class PlaneCollector(Collector):
         yield evicted
         yield restarts
         yield verdicts
-                "away": engine.away_since is not None,

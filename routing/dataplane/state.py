@@ -236,10 +236,10 @@ class Plane:
         return {
             url: {
                 "condition": engine.condition(now_s),
+                "away_since": engine.away_since,
                 "in_flight": engine.in_flight,
                 "max_concurrency": self.replicas[url].entry.max_concurrency if url in self.replicas else None,
                 "queued_tokens": round(engine.queued(now_s)[0]),
-                "away_since": engine.away_since,
                 "waiting": engine.waiting,
                 **self._residency(url, shown, now_s),
                 "residency_blocks": sum(sizes.get(key, (0, 0))[0] for key in engine.keys),
