@@ -51,6 +51,11 @@ class EventSplitter:
             self.oversized += 1
         return events
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of an event waits for the rest of it."""
+        return len(self._held)
+
     def rest(self) -> bytes:
         """What came after the last whole event; the splitter is empty afterwards."""
         held, self._held, self._scanned = self._held, b"", 0

@@ -37,7 +37,7 @@ class Usage:
             self.completion_tokens, self.counted = self.chunks, True
 
     def take(self, usage: object) -> None:
-        """Take in a ``usage`` object; zeros are kept as zeros, anything but counts is ignored."""
+        """Take in a ``usage`` object; zeros are kept as zeros, anything but counts is ignored, and no more tokens were cached than there were."""
         if not isinstance(usage, dict):
             return
         details = usage.get("prompt_tokens_details")
@@ -45,6 +45,8 @@ class Usage:
         self.completion_tokens = _count(usage.get("completion_tokens"), self.completion_tokens)
         if isinstance(details, dict):
             self.cached_tokens = _count(details.get("cached_tokens"), self.cached_tokens)
+        if self.cached_tokens is not None and self.prompt_tokens is not None:
+            self.cached_tokens = min(self.cached_tokens, self.prompt_tokens)
 
 
 def _count(value: object, default: int | None) -> int | None:

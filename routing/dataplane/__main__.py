@@ -10,6 +10,7 @@ import uvloop
 
 from routing.dataplane.app import run
 from routing.dataplane.config import from_environment
+from routing.dataplane.connections import allow_many_files
 from settings.env import EnvError
 
 
@@ -22,6 +23,7 @@ def main() -> int:
     except EnvError as error:
         sys.stderr.write(f"router: {error}\n")
         return 2
+    allow_many_files()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(config, secrets))

@@ -33,6 +33,7 @@ from routing.dataplane.feeds.load import LoadFeed
 from routing.dataplane.feeds.peers import PeerCollector, PeerFeed
 from routing.dataplane.feeds.quotas import QuotaFeed
 from routing.dataplane.feeds.snapshots import SnapshotFeed
+from routing.dataplane.holdings import Holdings, HoldingsCollector, Workshop
 from routing.dataplane.keys import Keys
 from routing.dataplane.metrics import Metrics, PlaneCollector
 from routing.dataplane.parity import ParityFeed
@@ -91,6 +92,8 @@ class Router:
             fresh_session=upstream.make_session(config, pooled=False, resolver=resolver),
             waiting=Waiting(max_waiters=config.max_waiting, burst_window_s=config.burst_window_s),
             workers=self._workers,
+            workshop=Workshop(self._workers),
+            holdings=Holdings(config),
             tokens=TokenDesk(prompts=Prompts(catalogue=config.catalogue)),
             events=EventIndex(budget_bytes=config.event_index_bytes),
             kv_waiting=ByteBudget(whole_bytes=config.kv_waiting_bytes),
@@ -99,6 +102,7 @@ class Router:
         metrics.registry.register(PlaneCollector(self.plane))
         metrics.registry.register(PeerCollector(self.plane))
         metrics.registry.register(EventCollector(self.plane))
+        metrics.registry.register(HoldingsCollector(self.plane.holdings))
         self.states = StateFeed(self.plane, secrets.records_key)
         metrics.registry.register(StateCollector(self.plane, self.states))
         keys = Keys(secrets)
@@ -145,8 +149,10 @@ class Router:
         self._run(self.kv.run(), "kv events")
         self._run(self.artifacts.run(self._valkey), "artifacts")
         self._run(self.parity.run(), "parity")
-        await self._listen(doors.public_door(self.plane), self.config.port, reuse_port=self.config.reuse_port)
-        await self._listen(doors.internal_door(self.plane, self.snapshots, self._probes, self._checks), self.config.internal_port)
+        public = doors.Server(doors.public_door(self.plane), max_body_bytes=self.config.max_body_bytes, connections=self.plane.holdings.connections)
+        internal_door = doors.internal_door(self.plane, self.snapshots, self._probes, self._checks)
+        await self._listen(public, self.config.port, reuse_port=self.config.reuse_port)
+        await self._listen(doors.Server(internal_door, max_body_bytes=self.config.max_body_bytes), self.config.internal_port)
         log.info("router %s on port %d, internal port %d", self.config.router_id, self.port, self.internal_port)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -154,8 +160,8 @@ class Router:
         task.add_done_callback(_ended)
         self._tasks.append(task)
 
-    async def _listen(self, handler: doors.Handler, port: int, *, reuse_port: bool = False) -> None:
-        runner = web.ServerRunner(doors.Server(handler, max_body_bytes=self.config.max_body_bytes), shutdown_timeout=1.0)
+    async def _listen(self, server: doors.Server, port: int, *, reuse_port: bool = False) -> None:
+        runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
         bound = socket.create_server((self.config.host, port), family=family, backlog=1024, reuse_port=reuse_port)

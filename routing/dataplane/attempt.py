@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Part = Literal["answer", "prefill"]
 # Errors after which no engine holds the prompt.
-_NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "client_error", "status_429", "model_not_served"})
+_NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "no_socket", "client_error", "status_429", "model_not_served"})
 
 
 class Attempt:

@@ -62,7 +62,9 @@ class Config:
     keepalive_s: float = 4.0  # to engines; uvicorn closes idle connections after 5 s
     max_body_bytes: int = 32 * 1024 * 1024
     max_answer_bytes: int = 64 * 1024 * 1024
-    max_in_flight: int = 4096
+    max_in_flight: int = 4096  # over all tenants; one of them has seven times what is left over at most (routing.core.shares)
+    max_held_bytes: int = 1024 * 1024 * 1024  # of bodies and answers in memory, over all tenants, shared likewise
+    max_connections: int = 8192  # of clients; fewer where the process may not open twice as many files
     max_waiting: int = 512  # of one tenant, for the replicas of one pool
     burst_window_s: float = 0.05  # within which equal prompts are one burst
     breaker_failures: int = 3
@@ -130,6 +132,8 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         keepalive_s=number("ROUTER_KEEPALIVE_S", default.keepalive_s),
         max_body_bytes=read.integer("ROUTER_MAX_BODY_BYTES", default.max_body_bytes, low=1024, env=env),
         max_in_flight=read.integer("ROUTER_MAX_IN_FLIGHT", default.max_in_flight, low=1, env=env),
+        max_held_bytes=read.integer("ROUTER_MAX_HELD_BYTES", default.max_held_bytes, low=1024 * 1024, env=env),
+        max_connections=read.integer("ROUTER_MAX_CONNECTIONS", default.max_connections, low=16, env=env),
         max_waiting=read.integer("ROUTER_MAX_WAITING", default.max_waiting, low=1, env=env),
         breaker_failures=read.integer("ROUTER_BREAKER_FAILURES", default.breaker_failures, low=1, env=env),
         breaker_open_s=number("ROUTER_BREAKER_OPEN_S", default.breaker_open_s),

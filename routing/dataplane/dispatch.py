@@ -61,7 +61,7 @@ class _Failures:
     def final(self) -> ApiError:
         if self.throttled is not None:
             return self.throttled
-        if self.causes and all(cause in ("connect", "connect_timeout", "blocked") for cause in self.causes):
+        if self.causes and all(cause in ("connect", "connect_timeout", "blocked", "no_socket") for cause in self.causes):
             return errors.no_ready_replica()
         if self.causes and self.causes[-1] == NOT_SERVED:
             return errors.model_not_served()
@@ -105,7 +105,8 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
         except UpstreamFailed as failed:
             if failed.cause == "blocked":
                 choice.engine.health = "blocked"
-            attempt.failed(failed.cause, breaker=handed.params is None or not transfer.unanswered(flight, failed.cause))
+            blamed = failed.cause != "no_socket" and (handed.params is None or not transfer.unanswered(flight, failed.cause))
+            attempt.failed(failed.cause, breaker=blamed)
             failures.causes.append(failed.cause)
             flight.end_attempt()
             continue
@@ -177,11 +178,13 @@ async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, bod
                 plane.session, plane.fresh_session, attempt.choice.replica, path, body=body, headers=headers
             )
             attempt.headers_seen(opened.status)
-            if opened.is_stream and opened.status == 200:
+            if opened.is_stream and opened.status == 200 and _call_streams(flight):
                 return await _first_event(flight, attempt, opened)
     except TimeoutError:
         raise UpstreamFailed("first_byte_timeout") from None
-    whole = await opened.read_all(limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s)
+    whole = await opened.read_all(
+        limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s, keep=flight.held.keep
+    )
     flight.first_byte_s = time.monotonic()
     payload = parse(whole)
     verdict = judge(opened.status, payload)
@@ -211,6 +214,8 @@ async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tu
             break
         if size > MAX_HELD_BYTES + sse.MAX_EVENT_BYTES:
             raise UpstreamFailed("too_large")
+        if not flight.held.passing(size):
+            raise errors.no_room()
     verdicts = (judge(200, parse(data)) for data in datas[:2])  # an engine that shuts down says "abort" in the second event of a chat
     verdict = next((one for one in verdicts if one.kind != "ok"), OK)
     if verdict.kind == "ok":

@@ -14,12 +14,13 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from routing.dataplane import cors, errors, health, models, routes
 from routing.dataplane.authenticate import Caller, authenticate, request_id
 from routing.dataplane.checks import PATH as CHECK_PATH
 from routing.dataplane.checks import CheckDoor
+from routing.dataplane.connections import Connections
 from routing.dataplane.errors import ApiError
 from routing.dataplane.feeds.snapshots import SnapshotFeed
 from routing.dataplane.probes import ProbeDoor
@@ -38,9 +39,48 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Protocol(RequestHandler):
-    """aiohttp's HTTP/1.1, with our answer to what is not HTTP. The offending bytes are not logged: they may hold a key."""
+    """aiohttp's HTTP/1.1, with our answer to what is not HTTP. The offending bytes are not logged: they may hold a key. Bodies are never inflated,
+    whatever their headers say."""
 
-    __slots__ = ()
+    __slots__ = ("_connections",)
+
+    def __init__(self, server: web.Server, connections: Connections | None) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # aiohttp takes None for "no access log", its annotation does not say so
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_FOR_BODY_S,
+            auto_decompress=False,
+        )
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._connections is not None:
+            self._connections.came(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._connections is not None:
+            self._connections.left(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """aiohttp queues its word on a broken body behind the very request that waits for that body, until it is taken for stalled: tell it now."""
+        super().data_received(data)
+        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            current = None if self._current_request is None else self._current_request.content
+            unfinished = self._messages[-2][1] if len(self._messages) > 1 else current
+            if unfinished is not None and not unfinished.is_eof():
+                unfinished.set_exception(web.RequestPayloadError("malformed"))
+
+    @property
+    def silent(self) -> bool:
+        return self._request_count == 0
+
+    @property
+    def idle(self) -> bool:
+        return not self._request_in_progress and not self._messages
 
     def handle_error(
         self,
@@ -60,7 +100,8 @@ class Protocol(RequestHandler):
 class Server(web.Server):
     """aiohttp's low-level server: handlers are cancelled when their client leaves, nothing is logged per request."""
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int, connections: Connections | None = None) -> None:
+        self._clients = connections
         loop = asyncio.get_running_loop()
 
         def make_request(
@@ -71,13 +112,7 @@ class Server(web.Server):
         super().__init__(handler, request_factory=make_request, handler_cancellation=True)
 
     def __call__(self) -> RequestHandler:
-        return Protocol(
-            self,
-            loop=self._loop,
-            access_log=None,  # type: ignore[arg-type] # aiohttp takes None for "no access log", its annotation does not say so
-            keepalive_timeout=KEEPALIVE_S,
-            lingering_time=LINGER_FOR_BODY_S,
-        )
+        return Protocol(self, self._clients)
 
 
 Serve = Callable[[web.BaseRequest, uuid.UUID, dict[str, str]], Awaitable[web.StreamResponse]]

@@ -126,6 +126,16 @@ def isolation_unavailable() -> ApiError:
     return ApiError(503, "isolation_unavailable", message, headers={"Retry-After": "5"})
 
 
+def overloaded() -> ApiError:
+    """One answer whether the tenant alone holds its share or all tenants together hold what there is."""
+    return unavailable("overloaded", "The router holds as many requests as it may.")
+
+
+def no_room() -> ApiError:
+    """As :func:`overloaded`, of bytes."""
+    return unavailable("overloaded", "The router holds as many bytes of requests and answers as it may.")
+
+
 def unavailable(code: str, message: str) -> ApiError:
     return ApiError(503, code, message, headers={"Retry-After": "2"})
 

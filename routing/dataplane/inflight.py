@@ -30,6 +30,7 @@ from routing.dataplane.attempt import Attempt
 from routing.dataplane.authenticate import Caller
 from routing.dataplane.choice import Choice, Prompt
 from routing.dataplane.errors import ApiError
+from routing.dataplane.holdings import NOTHING_HELD, Held
 from routing.dataplane.openai import Call
 from routing.dataplane.state import Plane
 from routing.dataplane.transfer import Transfer
@@ -57,6 +58,7 @@ class Flight:
     namespace: Namespace | None = None
     prompt: Prompt | None = None
     alone: bool = False  # a transfer was tried: from now on one replica does it
+    held: Held = NOTHING_HELD  # of what all tenants share in this process
     session: bytes | None = None  # the session that the client says it belongs to, as a digest
     decision: Decision | None = None
     candidates: Weighed | None = None
@@ -117,6 +119,7 @@ class Flight:
             self.end_attempt()
             quotas.settle(self.plane, self)
             self.plane.waiting.left(self.plane, self)
+            self.held.close()
             self.plane.in_flight -= 1
             task = asyncio.current_task()
             if task is not None:

@@ -85,6 +85,9 @@ class Metrics:
         self.tokenised = Counter(
             "saltroute_tokenised", "Prompts by exactness of their tokens, or why there are none", ["result"], registry=self.registry
         )
+        self.state_unsaved = Gauge(
+            "saltroute_state_unsaved", "1 while the newest configuration could not be written to the router's own disk", registry=self.registry
+        )
         self.tokenise = Histogram(
             "saltroute_tokenise_seconds",
             "The token step of a request",

@@ -1,8 +1,8 @@
 """What leaves a router for Valkey: a bounded queue in memory (:mod:`routing.dataplane.backlog`), a bounded stream there, and never a request that
 waits for either.
 
-Policy: entries are sent at least once: a write whose answer was lost is repeated, and ingest knows each by its id. When the queue is full the newest
-entry is dropped and counted.
+Policy: entries are sent at least once: a write whose answer was lost is repeated, and ingest knows each by its id. When the queue is full, or a
+tenant has its share of it, the newest entry is dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from routing.core import record
+from routing.core.shares import Shares
 from routing.dataplane.backlog import Backlog
 
 BATCH = 200
@@ -42,6 +43,7 @@ class Outlet:
         self._sent = sent
         self._dropped = dropped
         self._queue: Backlog[tuple[str, bytes]] = Backlog(bound=queue_bound, batch=BATCH, retry_s=RETRY_S, retry_max_s=RETRY_MAX_S)
+        self._shares = Shares(queue_bound)  # by tenant: one that asks much while Valkey is away leaves room for the others' entries
 
     @property
     def full(self) -> bool:
@@ -49,8 +51,10 @@ class Outlet:
 
     def put(self, tenant_id: str, data: bytes) -> None:
         """Queue an entry, or drop and count it."""
-        if not self._queue.put((tenant_id, data)):
+        if not self._shares.take(tenant_id):
             self._dropped.inc()
+            return
+        self._queue.put((tenant_id, data))
 
     def queued(self) -> int:
         return len(self._queue)
@@ -74,6 +78,8 @@ class Outlet:
         except (RedisError, OSError, TimeoutError) as error:
             log.warning("records wait: %s", type(error).__name__)
             return False
+        for tenant_id, _ in batch:
+            self._shares.give_back(tenant_id)
         self._sent.inc(len(batch))
         return True
 

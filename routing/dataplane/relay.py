@@ -121,7 +121,7 @@ async def _pump(plane: Plane, flight: Flight, answer: Answer, meter: StreamMeter
     clock = _Clock(idle_s=plane.config.idle_s, write_s=plane.config.write_s)
     try:
         with clock:
-            return await _move(attempt, answer, meter, reply, clock)
+            return await _move(flight, answer, meter, reply, clock)
     except TimeoutError:
         if clock.writing:
             raise ClientStalled from None
@@ -129,10 +129,10 @@ async def _pump(plane: Plane, flight: Flight, answer: Answer, meter: StreamMeter
     return "upstream_timeout"
 
 
-async def _move(attempt: Attempt, answer: Answer, meter: StreamMeter, reply: web.StreamResponse, clock: _Clock) -> str | None:
+async def _move(flight: Flight, answer: Answer, meter: StreamMeter, reply: web.StreamResponse, clock: _Clock) -> str | None:
     """The loop of :func:`_pump`, by the clock: reads bounded by its ``idle_s``, writes by its ``write_s``."""
-    splitter, events = answer.splitter, answer.events
-    if splitter is None:
+    attempt, splitter, events = flight.attempt, answer.splitter, answer.events
+    if attempt is None or splitter is None:
         raise RuntimeError("not a stream")
     while True:
         kept = [piece for event in events if meter.error is None and (piece := meter.take(event)) is not None]
@@ -155,6 +155,8 @@ async def _move(attempt: Attempt, answer: Answer, meter: StreamMeter, reply: web
             clock.write()
             return await _end(attempt, meter, splitter, reply)
         events = splitter.feed(chunk)
+        if not flight.held.passing(splitter.held_bytes):
+            return "overloaded"
 
 
 class _Clock:
@@ -230,6 +232,7 @@ async def _say_broken(flight: Flight, reply: web.StreamResponse, code: str) -> N
     message = {
         "upstream_timeout": "The model server stopped sending before the answer was complete.",
         "router_draining": "The router is shutting down and could not wait for the end of this answer.",
+        "overloaded": "The router holds as many bytes of answers as it may.",
     }.get(code, "The model server failed before the answer was complete.")
     event = sse.event(errors.error_body(message, "server_error", None, code))
     try:

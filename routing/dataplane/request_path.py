@@ -6,20 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from multidict import CIMultiDictProxy
 
 from namespaces.core.salts import Namespace
 from routing.core.overload import OVERLOADED
-from routing.dataplane import errors, openai, quotas, relay, tokens
+from routing.dataplane import errors, openai, quotas, relay, tokens, upstream
 from routing.dataplane.authenticate import Caller, request_context, request_id, session
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
 from routing.dataplane.errors import ApiError
+from routing.dataplane.holdings import Held
 from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
 from routing.dataplane.routes import Route
@@ -27,8 +27,6 @@ from routing.dataplane.state import Plane
 from routing.dataplane.view import EndpointView, PlaneView
 
 MODEL_HEADER = "X-Saltroute-Model"  # on an answer of another model than the one asked for
-OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in a worker thread
-T = TypeVar("T")
 
 
 async def serve(
@@ -45,9 +43,9 @@ async def serve(
             view = snapshot(plane)
             flight.caller = caller = identify(view)
             flight.session = session(request.headers)
-            admit(plane)
-            raw = await receive(plane, request)
-            flight.call = call = await understand(plane, raw, route)
+            flight.held = held = plane.holdings.admit(flight.owner)
+            raw = await receive(plane, request, held)
+            flight.call = call = await understand(plane, raw, route, flight.owner)
             endpoint = find_endpoint(caller, call.model)
             quotas.admit(plane, flight, endpoint)
             await prepare(plane, flight, endpoint, request.headers)
@@ -83,33 +81,24 @@ def snapshot(plane: Plane) -> PlaneView:
     return plane.view
 
 
-def admit(plane: Plane) -> None:
-    """Bound the requests in flight.
-
-    Raises:
-        ApiError: 503 ``overloaded``.
-    """
-    if plane.in_flight > plane.config.max_in_flight:
-        raise errors.unavailable("overloaded", "The router holds as many requests as it may.")
-
-
-async def receive(plane: Plane, request: web.BaseRequest) -> bytes:
-    """Read the body, bounded in size and in the time between two pieces. ``100 Continue`` is sent only now: the caller may speak.
+async def receive(plane: Plane, request: web.BaseRequest, held: Held) -> bytes:
+    """Read the body, bounded in size, in what all bodies may hold, and in the time between two pieces. ``100 Continue`` is sent only now: the caller
+    may speak.
 
     Raises:
         ApiError: 415 for a compressed body, whose size no header tells.
-            413 for a body over the bound (before reading it, where its length is announced), 408 for a client that stopped sending.
+            413 for a body over the bound (before reading it, where its length is announced), 408 for a client that stopped sending, 503 where no room
+            is left.
     """
     limit_bytes = plane.config.max_body_bytes
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    if any(encoding.strip().lower() != "identity" for encoding in request.headers.getall("Content-Encoding", [])):
         raise errors.encoding_refused()
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.body_too_large(limit_bytes)
-    if request.headers.get("Expect", "").lower() == "100-continue":
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    parts: list[bytes] = []
-    size = 0
+    whole: bytes | bytearray = b""
     while True:
         try:
             if request.content.is_eof():  # it is all there, as most bodies are when their headers are read: no timer for what will not wait
@@ -122,14 +111,14 @@ async def receive(plane: Plane, request: web.BaseRequest) -> bytes:
         except web.RequestPayloadError:
             raise errors.bad_request("The request body is malformed or was cut off.") from None
         if not piece:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.append(piece)
-        size += len(piece)
-        if size > limit_bytes:
+            return bytes(whole)
+        held.keep(len(piece))
+        whole = upstream.joined(whole, piece)
+        if len(whole) > limit_bytes:
             raise errors.body_too_large(limit_bytes)
 
 
-async def understand(plane: Plane, raw: bytes, route: Route) -> Call:
+async def understand(plane: Plane, raw: bytes, route: Route, owner: bytes) -> Call:
     """Parse a copy of the body.
 
     Raises:
@@ -137,14 +126,7 @@ async def understand(plane: Plane, raw: bytes, route: Route) -> Call:
     """
     if route.shape is None:
         raise RuntimeError("route takes no body")
-    return await off_loop(plane, len(raw), openai.read, raw, route.shape, plane.config.media_hosts)
-
-
-async def off_loop(plane: Plane, size_bytes: int, work: Callable[..., T], *args: Any) -> T:
-    """Run pure work here, or in a worker thread where it would hold up everybody else."""
-    if size_bytes <= OFF_LOOP_BYTES:
-        return work(*args)
-    return await asyncio.get_running_loop().run_in_executor(plane.workers, work, *args)
+    return await plane.workshop.run(owner, len(raw), openai.read, raw, route.shape, plane.config.media_hosts)
 
 
 async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers: CIMultiDictProxy[str]) -> None:
@@ -160,7 +142,7 @@ async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers:
     flight.endpoint, flight.namespace = endpoint, namespace
     found = await tokens.find(plane, flight)
     ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
-    flight.prompt = await off_loop(plane, len(call.prompt), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
+    flight.prompt = await plane.workshop.run(flight.owner, len(call.prompt), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
 
 
 async def other_model(plane: Plane, flight: Flight, headers: CIMultiDictProxy[str], refusal: ApiError) -> dict[str, str]:

@@ -35,6 +35,7 @@ from routing.dataplane.captures import CaptureDesk
 from routing.dataplane.causes import Causes
 from routing.dataplane.config import Config
 from routing.dataplane.engine import Engine
+from routing.dataplane.holdings import Holdings, Workshop
 from routing.dataplane.metrics import Metrics
 from routing.dataplane.quotas import QuotaDesk
 from routing.dataplane.ranks import Rank
@@ -92,6 +93,8 @@ class Plane:
     session: aiohttp.ClientSession
     fresh_session: aiohttp.ClientSession  # never reuses a connection
     workers: Executor  # parsing and hashing of large bodies
+    workshop: Workshop  # the same, with a turn for each tenant
+    holdings: Holdings  # what requests hold of what all tenants share here
     waiting: Waiting
     tokens: TokenDesk
     swapped: asyncio.Event = field(default_factory=asyncio.Event)  # another view is in force; the artifact feed waits for it

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
 
-_UNREACHED = frozenset({"connect", "connect_timeout", "blocked"})
+_UNREACHED = frozenset({"connect", "connect_timeout", "blocked", "no_socket"})
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
     """Have the prompt computed where the flight's pair says, if it has one; the prefill replica's part of the guard is released before it returns.
 
     Raises:
-        ApiError: no salt can be put in.
+        ApiError: no salt can be put in, or there is no room for the answer.
     """
     attempt, transfer, call = flight.prefill, flight.transfer, flight.call
     if attempt is None or transfer is None or call is None:
@@ -108,11 +109,11 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
     written, left_out = wire.of_prefill(call.body.value)
     body = outgoing.body_for(flight, attempt, written=written, left_out=left_out, transfer=wire.PREFILL)
     try:
-        answer, whole = await _ask(plane, attempt, path=path, body=body, headers=headers)
+        answer, whole = await _ask(plane, attempt, path=path, body=body, headers=headers, keep=flight.held.keep)
     except UpstreamFailed as failed:
         if failed.cause == "blocked":
             attempt.engine.health = "blocked"
-        attempt.failed(failed.cause)
+        attempt.failed(failed.cause, breaker=failed.cause != "no_socket")
         transfer.result = "prefill_failed"
         flight.end_prefill()
         return NOTHING
@@ -138,11 +139,14 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
     return Handed(params=params)
 
 
-async def _ask(plane: Plane, attempt: Attempt, *, path: str, body: bytes, headers: dict[str, str]) -> tuple[Upstream, bytes]:
+async def _ask(
+    plane: Plane, attempt: Attempt, *, path: str, body: bytes, headers: dict[str, str], keep: Callable[[int], None]
+) -> tuple[Upstream, bytes]:
     """The first call: one token, whole.
 
     Raises:
         UpstreamFailed: the replica did not answer, or not within the time for a first byte.
+        ApiError: there is no room for its answer.
     """
     deadline_s = asyncio.get_running_loop().time() + plane.config.first_byte_s
     attempt.sent = True
@@ -154,7 +158,7 @@ async def _ask(plane: Plane, attempt: Attempt, *, path: str, body: bytes, header
     except TimeoutError:
         raise UpstreamFailed("first_byte_timeout") from None
     attempt.headers_seen(opened.status)
-    whole = await opened.read_all(limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s)
+    whole = await opened.read_all(limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s, keep=keep)
     return opened, whole
 
 

@@ -12,11 +12,12 @@ it has read all has its connection closed, since what is left would stand before
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
@@ -37,11 +38,24 @@ from routing.dataplane.ranks import Rank
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
 
-Cause = Literal["connect", "connect_timeout", "blocked", "first_byte_timeout", "idle_timeout", "broken", "stale_connection", "too_large", "encoding"]
+Cause = Literal[
+    "connect", "connect_timeout", "blocked", "no_socket", "first_byte_timeout", "idle_timeout", "broken", "stale_connection", "too_large", "encoding"
+]
 
 READ_BYTES = 64 * 1024  # an answer is read ahead of its reader by twice this
 DECODED_BYTES = 128 * 1024  # of a compressed answer, at a time: few bytes may stand for very many
 MAX_INTERIM = 16  # answers 1xx before the one that counts
+OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})  # this machine has no socket left: no engine's fault
+
+
+def joined(whole: bytes | bytearray, piece: bytes) -> bytes | bytearray:
+    """What came so far and what came now: one piece as it is, more in one growing buffer. Not a list, since a piece may be one byte."""
+    if not whole:
+        return piece
+    if isinstance(whole, bytes):
+        whole = bytearray(whole)
+    whole += piece
+    return whole
 
 
 class UpstreamFailed(Exception):
@@ -158,7 +172,9 @@ async def send(session: aiohttp.ClientSession, replica: ReplicaView, path: str, 
             raise UpstreamFailed("connect_timeout") from None
         raise
     except aiohttp.ClientConnectorError as error:
-        raise UpstreamFailed("blocked" if guard.was_refused(error) else "connect") from None
+        if guard.was_refused(error):
+            raise UpstreamFailed("blocked") from None
+        raise UpstreamFailed("no_socket" if error.os_error.errno in OURS else "connect") from None
     except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
         if guard.was_refused(error):
             raise UpstreamFailed("blocked") from None
@@ -294,14 +310,14 @@ class Upstream:
                 return piece
             self._undecoded[0] = piece
 
-    async def read_all(self, *, limit_bytes: int, first_byte_at_s: float, idle_s: float) -> bytes:
-        """The whole answer, bounded.
+    async def read_all(self, *, limit_bytes: int, first_byte_at_s: float, idle_s: float, keep: Callable[[int], None]) -> bytes:
+        """The whole answer, bounded. ``keep`` is told of each piece's size before it is kept.
 
         Raises:
             UpstreamFailed: broken, too slow, or larger than ``limit_bytes``.
+            ApiError: ``keep``'s, if there is no room.
         """
-        parts: list[bytes] = []
-        size = 0
+        whole: bytes | bytearray = b""
         deadline_s = first_byte_at_s
         loop = asyncio.get_running_loop()
         while True:
@@ -312,12 +328,12 @@ class Upstream:
                     async with asyncio.timeout_at(deadline_s):
                         piece = await self.read()
             except TimeoutError:
-                raise UpstreamFailed("idle_timeout" if parts else "first_byte_timeout") from None
+                raise UpstreamFailed("idle_timeout" if whole else "first_byte_timeout") from None
             if not piece:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-            parts.append(piece)
-            size += len(piece)
-            if size > limit_bytes:
+                return bytes(whole)
+            keep(len(piece))
+            whole = joined(whole, piece)
+            if len(whole) > limit_bytes:
                 raise UpstreamFailed("too_large")
             deadline_s = loop.time() + idle_s
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Mapping
 from uuid import UUID
@@ -40,6 +41,7 @@ REPORT_EX_S = 10
 CALL_S = 2.0
 FETCH_AT_ONCE = 100
 CONTACT_SAVE_S = 30.0
+WARN_S = 60.0  # between two warnings that the state cannot be saved, which is tried every second: the log may lie on the same disk
 ROLLBACK = "rollback"
 log = logging.getLogger("saltroute.snapshots")
 
@@ -55,6 +57,7 @@ class SnapshotFeed:
         self._refused: dict[UUID, bytes] = {}  # digest of the document refused last
         self._changed = asyncio.Event()  # something to save and to report
         self._saved_at = 0.0
+        self._warned_at = -math.inf  # monotonic: when it was last said that the state cannot be saved
         self._saved_marks: dict[UUID, int] | None = None
 
     # -- applying -----------------------------------------------------------------------------------------------------------------
@@ -226,8 +229,15 @@ class SnapshotFeed:
         try:
             await asyncio.to_thread(state_file.save, self._plane.config.state_dir, self._keys, state)
         except OSError as error:
-            log.warning("state file cannot be written: %s", error.strerror)
+            if time.monotonic() - self._warned_at > WARN_S:
+                self._warned_at = time.monotonic()
+                log.warning("state file cannot be written: %s; until it can be, a restart without Valkey begins with an older one", error.strerror)
+            self._plane.metrics.state_unsaved.set(1)
             return
+        if self._warned_at > -math.inf:
+            self._warned_at = -math.inf
+            log.info("state file is written again")
+        self._plane.metrics.state_unsaved.set(0)
         self._saved_marks, self._saved_at = state.marks, time.monotonic()
 
     async def save(self) -> None:

@@ -43,12 +43,20 @@ def load(directory: Path, keys: Keys) -> StateFile | None:
 
 
 def save(directory: Path, keys: Keys, state: StateFile) -> None:
-    """Replace the state file. Blocks for the disk; run it in a thread."""
+    """Replace the state file. Blocks for the disk; run it in a thread.
+
+    Raises:
+        OSError: the disk is full, read-only or not ours; the file is the one from before.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = directory / f"{FILE_NAME}.{os.getpid()}.new"
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(keys.lock_state(msgspec.msgpack.encode(state)))
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(directory / FILE_NAME)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(keys.lock_state(msgspec.msgpack.encode(state)))
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(directory / FILE_NAME)
+    except OSError:
+        beside.unlink(missing_ok=True)  # half a file on a full disk is in the way of the next
+        raise

@@ -65,7 +65,7 @@ async def test_a_request_in_flight_finishes_under_the_identity_it_began_with(mak
         rest = await answer.read()
     assert b"lo" in rest
     assert rest.rstrip().endswith(b"[DONE]")
-    assert (await rig.chat()).status == 200
+    assert (await rig.chat(stream)).status == 200
     assert [request.json["cache_salt"] for request in rig.a.requests] == [before.salt, after.salt]
     await rig.settled()
     assert [record.namespace for record in rig.records()] == [before.public_id, after.public_id]

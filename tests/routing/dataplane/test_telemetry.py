@@ -81,7 +81,7 @@ async def test_every_record_takes_a_number_dropped_ones_too() -> None:
     telemetry, _ = _telemetry(bound=2)
     for number in range(3):
         telemetry.add(_record(number))
-    telemetry._queue.bound = 3
+    telemetry._queue.bound = telemetry._shares.whole = 3
     telemetry.add(_record(3))
     assert [one.serial for one in telemetry.waiting()] == [1, 2, 4]
     assert len({one.boot_ms for one in telemetry.waiting()}) == 1
