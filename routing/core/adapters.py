@@ -55,6 +55,8 @@ class AdapterSlots:
     loading: dict[str, float] = field(default_factory=dict)  # since when; of those in ``used``
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     dropped: int = 0  # beliefs that gave way to others
+    loads: int = 0  # requests that brought their adapter in
+    waits: int = 0  # requests that were sent while theirs was being loaded
 
     @property
     def load_s(self) -> float:
@@ -75,11 +77,20 @@ class AdapterSlots:
         idle_s = now_s - self.used[live[0]] if live else KEPT_S
         return Price(slot="full", own_s=load_s, displaced_s=load_s * 0.5 ** (max(0.0, idle_s) / HALF_LIFE_S))
 
+    def held(self, now_s: float) -> tuple[int, int]:
+        """How many are believed in a slot, and how many of those are still being loaded."""
+        slots = [self.price(name, now_s).slot for name in self.used]
+        loading = slots.count("loading")
+        return slots.count("active") + loading, loading
+
     def dispatched(self, name: str, now_s: float) -> bool:
         """A request with the adapter is sent; whether it is the one that brings it in."""
-        first = self.price(name, now_s).slot in ("free", "full")
+        slot = self.price(name, now_s).slot
+        first = slot in ("free", "full")
         if first:
             self.loading[name] = now_s
+        self.loads += first
+        self.waits += slot == "loading"
         self._touch(name, now_s)
         return first
 

@@ -235,6 +235,7 @@ class Siblings:
             before = here.index.chain_to(one.namespace, one.parent, url, owner=one.owner)
             if before is None:
                 if again or len(self._parked) < MAX_PARKED:
+                    self.counts["parked"] += not again
                     self._parked.append(parked)
                 else:
                     self.counts["orphaned"] += 1

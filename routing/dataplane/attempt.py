@@ -13,6 +13,7 @@ from routing.core.pairs import OUTPUT_TOKENS
 from routing.core.record import AttemptRecord
 from routing.dataplane import learn
 from routing.dataplane.choice import Choice, Prompt
+from routing.dataplane.metrics import failure
 from routing.dataplane.openai import Call
 from routing.dataplane.state import Plane
 
@@ -109,7 +110,7 @@ class Attempt:
     def failed(self, error: str, *, breaker: bool = True) -> None:
         """Note a failure by a code of ours."""
         self.error = error
-        self._plane.metrics.attempts_failed.labels(cause=error).inc()
+        self._plane.metrics.attempts_failed.labels(cause=failure(error)).inc()
         if breaker:
             self._count_failure()
 

@@ -19,9 +19,20 @@ from routing.core.cause import PARTS
 from routing.core.parity import State
 
 if TYPE_CHECKING:
+    from routing.core.adapters import AdapterSlots
     from routing.dataplane.state import Plane
 
 _TTFT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40)
+# An engine answers with whatever status it likes. These are told apart, the others by their hundred.
+STATUSES = frozenset({"401", "403", "404", "408", "429", "500", "501", "502", "503", "504"})
+
+
+def failure(code: str) -> str:
+    """A failure by our code for it, as a label: of ``status_`` and any number, as records have it, one of a closed list."""
+    status = code.removeprefix("status_")
+    if status == code or status in STATUSES:
+        return code
+    return f"status_{status[0]}xx" if len(status) == 3 and status[0] in "345" else "status_other"
 
 
 class _Remembering:
@@ -74,6 +85,9 @@ class Metrics:
         )
         self.snapshots_applied = Counter("saltroute_snapshots_applied", "Snapshot documents applied", registry=self.registry)
         self.config_ok = Gauge("saltroute_config_ok", "1 while every tenant's newest document is in force", registry=self.registry)
+        self.state_unsaved = Gauge(
+            "saltroute_state_unsaved", "1 while the newest configuration could not be written to the router's own disk", registry=self.registry
+        )
         self._told()
         self.cause_seconds = Counter("saltroute_cause_seconds", "What requests' time went into", ["part"], registry=self.registry)
         self.cause_main = Counter("saltroute_cause_main", "Requests by what their time is mostly due to", ["part"], registry=self.registry)
@@ -84,9 +98,6 @@ class Metrics:
         self.alarms = Counter("saltroute_alarms", "Answers that an audit should look into, by kind", ["kind"], registry=self.registry)
         self.tokenised = Counter(
             "saltroute_tokenised", "Prompts by exactness of their tokens, or why there are none", ["result"], registry=self.registry
-        )
-        self.state_unsaved = Gauge(
-            "saltroute_state_unsaved", "1 while the newest configuration could not be written to the router's own disk", registry=self.registry
         )
         self.tokenise = Histogram(
             "saltroute_tokenise_seconds",
@@ -190,6 +201,29 @@ class PlaneCollector(Collector):
         contact_at = plane.feed.contact_at
         age_s = -1.0 if contact_at is None else time.time() - contact_at
         yield GaugeMetricFamily("saltroute_config_contact_age_seconds", "Since the last word from Valkey; -1: never", value=age_s)
+        turns = plane.causes.turns
+        yield GaugeMetricFamily("saltroute_spans_queued", "Spans not yet exported", value=plane.tracing.queued())
+        yield GaugeMetricFamily("saltroute_turns_bytes", "Prints of conversations' last turns", value=turns.size_bytes)
+        yield CounterMetricFamily("saltroute_turns_dropped", "Conversations given up to stay within their bound", value=turns.dropped)
+        yield CounterMetricFamily("saltroute_trust_dropped", "Accounts of trust given up to stay within the bounds", value=plane.trust.dropped)
+        lookups = CounterMetricFamily("saltroute_cache_lookups", "Look-ups in the router's own caches", labels=["cache", "result"])
+        for cache, found in (("namespace", plane.names), ("residency", plane.index)):
+            lookups.add_metric([cache, "hit"], found.hits)
+            lookups.add_metric([cache, "miss"], found.misses)
+        yield lookups
+        parity = GaugeMetricFamily("saltroute_parity", "Endpoints and replicas by agreement of their tokens", labels=["state"])
+        states = [one.state for one in plane.tokens.parity.values()]
+        for state in get_args(State):
+            parity.add_metric([state], float(states.count(state)))
+        yield parity
+        prompts = GaugeMetricFamily("saltroute_prompts", "The prompt service: its counters and gauges", labels=["name"])
+        for name, value in plane.tokens.prompts.stats().items():
+            prompts.add_metric([name], value)
+        yield prompts
+        yield from self._of_engines(now_s)
+
+    def _of_engines(self, now_s: float) -> Iterator[Metric]:
+        plane = self._plane
         families = {
             "in_flight": GaugeMetricFamily("saltroute_replica_in_flight", "Requests in flight", labels=["replica"]),
             "queued": GaugeMetricFamily("saltroute_replica_queued_tokens", "Uncached tokens sent, no first byte yet", labels=["replica"]),
@@ -208,14 +242,10 @@ class PlaneCollector(Collector):
             ),
             "blocks": GaugeMetricFamily("saltroute_replica_history_blocks", "Blocks believed resident", labels=["replica"]),
         }
+        adapters = _Adapters()
         evicted = CounterMetricFamily("saltroute_replica_history_evicted", "Blocks dropped from the index by its bound", labels=["replica"])
         restarts = CounterMetricFamily("saltroute_replica_restarts", "Restarts seen", labels=["replica"])
         verdicts = GaugeMetricFamily("saltroute_replica_trust", "1 for the verdict in force", labels=["replica", "verdict", "cause"])
-        turns = plane.causes.turns
-        yield GaugeMetricFamily("saltroute_spans_queued", "Spans not yet exported", value=plane.tracing.queued())
-        yield GaugeMetricFamily("saltroute_turns_bytes", "Prints of conversations' last turns", value=turns.size_bytes)
-        yield CounterMetricFamily("saltroute_turns_dropped", "Conversations given up to stay within their bound", value=turns.dropped)
-        yield CounterMetricFamily("saltroute_trust_dropped", "Accounts of trust given up to stay within the bounds", value=plane.trust.dropped)
         sizes = plane.index.sizes()
         for url, engine in plane.engines.items():
             places = [sizes.get(key, (0, 0)) for key in engine.keys]
@@ -238,21 +268,42 @@ class PlaneCollector(Collector):
             evicted.add_metric([url], gone)
             restarts.add_metric([url], engine.restarts)
             verdicts.add_metric([url, trust.verdict, trust.cause or "none"], 1.0)
-        lookups = CounterMetricFamily("saltroute_cache_lookups", "Look-ups in the router's own caches", labels=["cache", "result"])
-        for cache, found in (("namespace", plane.names), ("residency", plane.index)):
-            lookups.add_metric([cache, "hit"], found.hits)
-            lookups.add_metric([cache, "miss"], found.misses)
-        yield lookups
-        parity = GaugeMetricFamily("saltroute_parity", "Endpoints and replicas by agreement of their tokens", labels=["state"])
-        states = [one.state for one in plane.tokens.parity.values()]
-        for state in get_args(State):
-            parity.add_metric([state], float(states.count(state)))
-        yield parity
-        prompts = GaugeMetricFamily("saltroute_prompts", "The prompt service: its counters and gauges", labels=["name"])
-        for name, value in plane.tokens.prompts.stats().items():
-            prompts.add_metric([name], value)
-        yield prompts
+            adapters.add(url, engine.adapters, now_s)
         yield from families.values()
         yield evicted
         yield restarts
         yield verdicts
+        yield from adapters.families
+
+
+class _Adapters:
+    """What is believed of engines' LoRA slots, for those engines of which anything is: the others have no rows."""
+
+    def __init__(self) -> None:
+        label = ["replica"]
+        self._active = GaugeMetricFamily(
+            "saltroute_replica_adapters", "Adapters believed in a slot, those that are being loaded among them", labels=label
+        )
+        self._loading = GaugeMetricFamily("saltroute_replica_adapters_loading", "Those that are believed to be on their way in", labels=label)
+        self._slots = GaugeMetricFamily("saltroute_replica_adapter_slots", "Slots, where the engine says how many", labels=label)
+        self._load = GaugeMetricFamily("saltroute_replica_adapter_load_seconds", "What bringing one in takes, as learned", labels=label)
+        self._began = CounterMetricFamily("saltroute_replica_adapter_loads", "Requests that brought their adapter in", labels=label)
+        self._waited = CounterMetricFamily("saltroute_replica_adapter_waits", "Requests sent while their adapter was being loaded", labels=label)
+        self._displaced = CounterMetricFamily("saltroute_replica_adapters_displaced", "Adapters believed to have left for others", labels=label)
+
+    def add(self, url: str, adapters: AdapterSlots, now_s: float) -> None:
+        if adapters.slots is None and not adapters.used and not adapters.loads:
+            return
+        active, loading = adapters.held(now_s)
+        self._active.add_metric([url], active)
+        self._loading.add_metric([url], loading)
+        if adapters.slots is not None:
+            self._slots.add_metric([url], adapters.slots)
+        self._load.add_metric([url], adapters.load_s)
+        self._began.add_metric([url], adapters.loads)
+        self._waited.add_metric([url], adapters.waits)
+        self._displaced.add_metric([url], adapters.dropped)
+
+    @property
+    def families(self) -> tuple[Metric, ...]:
+        return self._active, self._loading, self._slots, self._load, self._began, self._waited, self._displaced

@@ -27,6 +27,7 @@ from routing.core import tracecontext
 from routing.core.otlp import Link, Span, Value, document
 from routing.core.record import DecisionRecord
 from routing.dataplane.backlog import Backlog
+from routing.dataplane.metrics import failure
 
 if TYPE_CHECKING:
     from routing.dataplane.attempt import Attempt
@@ -173,7 +174,7 @@ def account(plane: Plane, flight: Flight, record: DecisionRecord) -> None:
     operation = operation_of(flight)
     for place, one in enumerate(flight.asked_engines):
         labels = {"gen_ai_operation_name": operation, "gen_ai_provider_name": one.engine}
-        metrics.inference_duration.labels(error_type=one.error or "", **labels).observe(one.ended_s - one.started_s)
+        metrics.inference_duration.labels(error_type=failure(one.error or ""), **labels).observe(one.ended_s - one.started_s)
         if place == len(flight.asked_engines) - 1 and flight.probe is None:
             _account_answer(metrics, flight, record, one, labels)
     plane.tracing.finish(flight, record)

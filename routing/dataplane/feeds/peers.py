@@ -390,6 +390,6 @@ class PeerCollector(Collector):
 
 EVENTS = (
     *("believed", "unproven", "forged", "malformed", "replayed", "too_many", "unsent"),
-    *("placed", "lost", "orphaned", "expired", "unknown_engine", "unknown_owner"),
+    *("placed", "parked", "lost", "orphaned", "expired", "unknown_engine", "unknown_owner"),
     *("warmed", "answered", "unanswered"),
 )

@@ -55,6 +55,22 @@ def test_the_first_request_pays_and_those_that_follow_wait_for_the_rest() -> Non
     assert slots.price("ada", 10.01 + PRIOR_LOAD_S) == Price("active")
 
 
+def test_what_was_loaded_and_waited_for_is_counted_and_what_is_in_a_slot_told() -> None:
+    slots = _slots(slots=2)
+    slots.dispatched("ada", 10.0)
+    slots.dispatched("ada", 10.05)
+    slots.dispatched("bob", 10.1)
+    assert (slots.loads, slots.waits, slots.held(10.1)) == (2, 1, (2, 2))
+    slots.dispatched("ada", 10.01 + PRIOR_LOAD_S)
+    slots.loaded("bob")
+    assert (slots.loads, slots.waits, slots.held(11.0)) == (2, 1, (2, 0))
+    slots.dispatched("cyd", 11.0)
+    assert (slots.loads, slots.dropped, slots.held(11.0)) == (3, 1, (2, 1))
+    assert slots.held(11.0 + KEPT_S + 1) == (0, 0)
+    slots.clear()
+    assert (slots.loads, slots.waits, slots.held(11.0)) == (3, 1, (0, 0))
+
+
 def test_a_scrape_ends_the_loading() -> None:
     slots = _slots()
     slots.dispatched("ada", 10.0)

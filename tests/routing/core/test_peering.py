@@ -246,7 +246,7 @@ def test_a_beat_that_never_comes_is_waited_for_and_given_up() -> None:
     receiver.siblings.tick(PARKED_S + 0.1, receiver.here)
     assert receiver.siblings.counts["lost"] == 1
     assert receiver.view()[b"n" * 16, "yy", URLS[0]].blocks == 2  # type: ignore[attr-defined] # a Match
-    assert receiver.siblings.counts["placed"] == 1  # what continues the lost one has no beginning
+    assert (receiver.siblings.counts["placed"], receiver.siblings.counts["parked"]) == (1, 1)  # what continues the lost one has no beginning
     receiver.siblings.tick(PARKED_S + 0.3, receiver.here)
     assert receiver.siblings.counts["orphaned"] == 1
     receiver.hear([lost])

@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from routing.core.adapters import AdapterSlots
 from routing.core.record import DecisionRecord
 from routing.core.snapshot import AdapterEntry, TenantSnapshot
 from routing.dataplane.app import Router
@@ -136,6 +137,37 @@ async def test_the_base_model_pays_nothing(bench: Bench) -> None:
     await bench.ask("m-7b")
     assert {one.terms["adapter"] for one in bench.last().candidates} == {0.0}
     assert bench.slots(0) | bench.slots(1) == set()
+
+
+async def test_slots_and_loads_are_told_to_operators(bench: Bench) -> None:
+    """Of engines that never had to do with an adapter there are no rows."""
+    registry = bench.router.plane.metrics.registry
+
+    def value(name: str, number: int) -> float | None:
+        return registry.get_sample_value(f"saltroute_replica_{name}", {"replica": bench.fleet[number].url})
+
+    for engine in bench.router.plane.engines.values():
+        engine.adapters.samples.extend([10.0] * 16)  # so long it takes, hence the second request meets the load of the first
+    await bench.ask("m-7b")
+    assert [value("adapters", number) for number in range(2)] == [0, 0]  # the engines said how many slots they have
+    for number in range(2):
+        bench.fleet[number].replica.pause()
+    calls = [asyncio.create_task(bench.ask("ada", text("first", 64)))]
+    await until(lambda: sum(engine.in_flight for engine in bench.router.plane.engines.values()) == 1)
+    home = next(number for number in range(2) if value("adapter_loads_total", number))
+    bench.router.plane.engine(bench.fleet[1 - home].url).misses = 9
+    calls.append(asyncio.create_task(bench.ask("ada", text("second", 64))))
+    await until(lambda: bench.router.plane.engine(bench.fleet[home].url).in_flight == 2)
+    told = ("adapters", "adapters_loading", "adapter_slots", "adapter_loads_total", "adapter_waits_total", "adapters_displaced_total")
+    assert [value(name, home) for name in told] == [1, 1, 1, 1, 1, 0]
+    assert value("adapter_load_seconds", home) == 10.0
+    for number in range(2):
+        bench.fleet[number].replica.resume()
+    await asyncio.gather(*calls)
+    assert [value(name, home) for name in told] == [1, 0, 1, 1, 1, 0]
+    for engine in bench.router.plane.engines.values():
+        engine.adapters = AdapterSlots()
+    assert [value(name, number) for name in told for number in range(2)] == [None] * 12
 
 
 async def test_a_long_queue_there_makes_loading_elsewhere_cheaper(bench: Bench) -> None:
