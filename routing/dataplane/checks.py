@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import aiohttp
@@ -25,7 +25,8 @@ from namespaces.core.check import Order
 from namespaces.core.signed import TokenRefused
 from routing.core import build
 from routing.core.engines import ENGINES
-from routing.core.exposition import read_load
+from routing.core.exposition import EngineLoad, read_load
+from routing.core.ranks import addressable
 from routing.core.replica_check import MAX_CHARACTERS, MAX_MODELS, UNANSWERED, CheckReport, Events, ParityFound, SaltsFound, Use, salts
 from routing.core.snapshot import ReplicaEntry
 from routing.dataplane import errors, outgoing, parity
@@ -106,7 +107,8 @@ async def look(plane: Plane, keys: Keys, order: Order) -> CheckReport:
     asked = order.served_model or (None if endpoint is None else endpoint.entry.served_model)
     model = asked if asked is not None else base[0].partition("\n")[0] if base else None
     _, block_tokens = build.read_settings(_ok(metrics))
-    ranks = kv_sources.read(_ok(sources))
+    ranks, load = kv_sources.read(_ok(sources)), read_load(order.engine, _ok(metrics))
+    named = _rank_to_name(plane, replica, load, [one.rank for one in ranks])
     events: Events = "published" if ranks else "drained" if replica.engine.events_path is not None else "none"
     return CheckReport(
         answered=True,
@@ -116,11 +118,11 @@ async def look(plane: Plane, keys: Keys, order: Order) -> CheckReport:
         served_model=model,
         served=None if asked is None else asked in names,
         block_tokens=block_tokens,
-        capacity_tokens=read_load(order.engine, _ok(metrics)).capacity_tokens,
+        capacity_tokens=load.capacity_tokens,
         events=events,
         event_ranks=len(ranks),
         event_replay=any(one.replay_port is not None for one in ranks),
-        salts=await _salts(plane, replica, model, block_tokens or DEFAULT_BLOCK_TOKENS),
+        salts=await _salts(plane, replica, model, block_tokens or DEFAULT_BLOCK_TOKENS, named),
         parity=await _parity(plane, replica, endpoint, order),
     )
 
@@ -132,7 +134,15 @@ def _endpoints(plane: Plane, order: Order) -> list[Any]:
     return [one for one in tenant.endpoints.values() if one.entry.id == order.endpoint]
 
 
-async def _salts(plane: Plane, replica: ReplicaView, model: str | None, block_tokens: int) -> SaltsFound:
+def _rank_to_name(plane: Plane, replica: ReplicaView, load: EngineLoad, published: Collection[int]) -> str | None:
+    """The data-parallel rank that all probes are for, where requests can name one: each of them would meet another cache otherwise, and no repeat
+    would ever hit. Ranks are started with the same arguments, so any of them speaks for all."""
+    rows = None if load.ranks is None else [one.number for one in load.ranks]
+    several = plane.config.name_ranks and replica.engine.rank_header is not None and addressable(rows, published) > 0
+    return "0" if several else None
+
+
+async def _salts(plane: Plane, replica: ReplicaView, model: str | None, block_tokens: int, rank: str | None) -> SaltsFound:
     if replica.engine.salt_field is None:
         return SaltsFound(verdict="unsupported")
     if model is None:
@@ -142,7 +152,7 @@ async def _salts(plane: Plane, replica: ReplicaView, model: str | None, block_to
     one, other = _salt(), _salt()
     uses = []
     for salt in (one, one, other):
-        uses.append(await _use(plane, replica, model, prompt, salt))
+        uses.append(await _use(plane, replica, model, prompt, salt, rank=rank))
         if uses[-1].status != 200:
             return SaltsFound(verdict="not tried", status=uses[-1].status or None)
     return salts(*uses, block_tokens=block_tokens)
@@ -153,9 +163,11 @@ def _salt() -> str:
     return "sr1-" + base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
 
 
-async def _use(plane: Plane, replica: ReplicaView, model: str, prompt: str, salt: str) -> Use:
+async def _use(plane: Plane, replica: ReplicaView, model: str, prompt: str, salt: str, *, rank: str | None) -> Use:
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": False}
     headers = {"Content-Type": "application/json", HOP_HEADER: "1", "X-Request-Id": f"sr-{uuid.uuid4().hex}"}
+    if rank is not None and replica.engine.rank_header is not None:
+        headers[replica.engine.rank_header] = rank
     outgoing_body = outgoing.checked(body, engine=replica.engine, salt=salt, served_model=model)
     answer = await _ask(plane, replica, "POST", "/v1/completions", body=outgoing_body, headers=headers, timeout_s=PROBE_S)
     if answer is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 from uuid import UUID
@@ -15,10 +16,11 @@ from namespaces.core.check import Order
 from routing.core.replica_check import UNANSWERED, CheckReport
 from routing.dataplane import checks
 from routing.simulator.config import EngineConfig, ReplicaConfig
-from routing.simulator.fleet import Fleet, fleet_configs
+from routing.simulator.fleet import Fleet, fleet_configs, running_fleet
 from tests.fakes.replica import Script
 from tests.fakes.rig import PUBLISH, ROOT, Reply, Rig
 from tests.routing.dataplane.conftest import MakeRig
+from tests.routing.dataplane.test_ranks import named as named_ranks
 
 CHECK = UUID("cccccccc-0000-4000-8000-000000000001")
 MODELS = {"object": "list", "data": [{"id": "m-7b", "object": "model", "owned_by": "vllm", "root": "m-7b", "parent": None}]}
@@ -67,6 +69,19 @@ async def test_what_an_engine_is_is_found(rig: Rig) -> None:
         assert (await found(rig, fleet[0].url, served_model="nobody")).served is False
     finally:
         await fleet.stop()
+
+
+@pytest.mark.parametrize("name_ranks", [True, False])
+async def test_all_probes_of_one_check_meet_one_rank(make_rig: MakeRig, name_ranks: bool) -> None:
+    """An engine of several spreads what names none, and three caches would be taken for one that forgets; where the operator leaves ranks to the
+    engine none is named. Of an engine of one rank none is named either."""
+    simulated = ReplicaConfig(engine=EngineConfig(blocks=4000), model="m-7b", data_parallel=4, balance_s=None)
+    async with running_fleet(simulated) as several, running_fleet(dataclasses.replace(simulated, data_parallel=1)) as one:
+        rig = await make_rig(name_ranks=name_ranks)
+        assert (await found(rig, several[0].url)).salts.verdict == ("honoured" if name_ranks else "no hit")
+        assert (await found(rig, one[0].url)).salts.verdict == "honoured"
+        assert named_ranks(several[0]) == ["0" if name_ranks else None] * 3
+        assert named_ranks(one[0]) == [None] * 3
 
 
 @pytest.mark.parametrize(
