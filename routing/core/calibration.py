@@ -9,7 +9,8 @@ All estimators are medians or slow averages over bounded windows, so that one od
 * prefill rate v: the formula above solved for v, from samples of at least ``MIN_TOKENS``; the median of the last ``WINDOW`` once there are
   ``ENOUGH``, before that the pool's median or ``DEFAULT_RATE``. It climbs at most 10 % for each 10 samples; but five samples in a row that say
   something else are believed at once: below half of what was expected their median, above one and a half times the rate the least of them. It is
-  held within a quarter and four times the pool's median, and drifts back to it after 60 s of silence (half-life 60 s).
+  held within a quarter and four times the pool's median, and drifts back to it after 60 s of silence (half-life 60 s). An answer that confirms it
+  ends the silence, one that contradicts it does not: a replica that is well again keeps being sent what its first quick answers need to be believed.
 * gamma: the slope of TTFT over what it would have been, against the number of decodes, about their means: a level that is always there is the
   rate's, so the two do not fight over it. Ridge to ``PRIOR_GAMMA``, as if ``PRIOR_WEIGHT`` had been seen, and held within [0, ``MOST_GAMMA``].
 * tier rates: tokens/s that come out of a lower tier of the cache, from answers most of whose hit was there; unknown before ``ENOUGH`` of them.
@@ -102,12 +103,14 @@ class Calibration:
 
     def _observe_rate(self, sample: float, ttft_s: float, expected_s: float, now_s: float) -> None:
         self.rates.append(sample)
-        self.rate_at_s = now_s
         slow = ttft_s > 2 * expected_s and (self.own_rate is None or sample * FASTER < self.own_rate)
         fast = self.own_rate is not None and sample > FASTER * self.own_rate
         self.slow_in_a_row = self.slow_in_a_row + 1 if slow else 0
         self.fast_in_a_row = self.fast_in_a_row + 1 if fast else 0
+        if self.own_rate is None or not (slow or fast):  # what contradicts a rate does not renew it: silence goes on until the contrary is believed
+            self.rate_at_s = now_s
         if max(self.slow_in_a_row, self.fast_in_a_row) >= IN_A_ROW:  # the replica changed, not the weather: believe the last five
+            self.rate_at_s = now_s
             recent = list(self.rates)[-IN_A_ROW:]
             self.own_rate = self.ceiling = median(recent) if slow else min(recent)
             self.rates.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 
@@ -82,6 +83,23 @@ def test_silence_drifts_back_to_the_pool() -> None:
     assert calibration.rate(4000.0, 60) == calibration.rate(4000.0, 0)
     assert abs(calibration.rate(4000.0, 120) - 3000) < 2
     assert abs(calibration.rate(4000.0, 1200) - 4000) < 1
+
+
+def test_an_answer_after_a_silence_renews_what_it_confirms_and_not_what_it_contradicts() -> None:
+    """A replica that was slow and is well again is tried when its rate has drifted; that first quick answer must not make it slow anew, or nobody
+    would send it the next four. If it still is slow, one answer says so."""
+    calibration = Calibration()
+    _observe(calibration, 2000, 20)
+    assert calibration.rate(8000.0, 600) > 7900
+    _observe(calibration, 8000, 1, now_s=600)
+    assert calibration.rate(8000.0, 600) > 7900
+    _observe(calibration, 8000, 3, now_s=700)
+    assert calibration.rate(8000.0, 700) > 7900
+    again = copy.deepcopy(calibration)
+    _observe(calibration, 8000, 1, now_s=710)
+    assert calibration.rate(8000.0, 710) == calibration.rate(8000.0, 770) == pytest.approx(8000)
+    _observe(again, 2000, 1, now_s=710)
+    assert again.rate(8000.0, 710) == again.rate(8000.0, 770) == pytest.approx(2000)
 
 
 def test_the_fixed_cost_is_a_low_percentile_of_small_prompts_on_an_idle_replica() -> None:

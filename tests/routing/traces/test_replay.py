@@ -126,6 +126,16 @@ def test_a_replica_that_slows_down_gets_less() -> None:
     assert late[0] < late[1] / 2
 
 
+def test_a_replica_that_was_slow_and_is_well_again_gets_work_again_where_nobody_needs_it() -> None:
+    """The others are idle enough to do without it for ever: what was learned of it has to fade, and its first quick answer must not renew that. A
+    quarter of the requests would be its fair share, and one in sixty is what it got."""
+    faults = (Fault(20.0, 1, speed=0.25), Fault(300.0, 1, speed=1.0))
+    measures, _ = replayed(list(workloads.weak_reuse(5, count=500, per_s=0.5)), fleet=replace(FLEET, faults=faults))
+    slow, well = ([replica == 1 for at_s, replica in measures.timeline if begin < at_s <= end] for begin, end in ((60, 300), (300, 900)))
+    assert sum(slow) < len(slow) / 20
+    assert sum(well) > len(well) / 10
+
+
 def test_a_restart_loses_no_request_before_its_first_byte_and_empties_the_cache() -> None:
     requests = [TraceRequest(number * 0.3, 8000, 40, ()) for number in range(120)]
     fleet = replace(FLEET, faults=tuple(Fault(20.0 + replica * 0.1, replica, down_s=5.0) for replica in range(3)))
