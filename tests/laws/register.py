@@ -54,6 +54,8 @@ PLANE_RANKS = "tests/routing/dataplane/test_ranks.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
+OBJECTIVE = "tests/routing/dataplane/test_objective.py"
+FIRST_BYTE = "tests/routing/dataplane/test_first_byte.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -1255,9 +1257,9 @@ _SCHEDULING = [
     ),
     Mutant(
         "near-ties of half a second",
-        "routing/core/scheduler.py",
-        "min(policy.tie_share * best_s, MOST_TIE_S)",
-        "policy.tie_share * best_s",
+        "routing/core/policy.py",
+        "min(self.tie_share * best_s, MOST_TIE_S)",
+        "self.tie_share * best_s",
         ("tests/routing/core/test_twelve.py::test_a_near_tie_is_never_worth_more_than_some_milliseconds",),
     ),
     Mutant("followers held that would join", "routing/core/gate.py", "if joins or len(", "if len(", ("tests/routing/core/test_gate.py",)),
@@ -1275,6 +1277,72 @@ _SCHEDULING = [
         "max(0.0, self.ttft_slo_s - waited_s)",
         "self.ttft_slo_s",
         ("tests/routing/traces/test_replay.py::test_what_a_request_waited_is_gone_from_its_objective",),
+    ),
+    Mutant(
+        "an objective that waiting does not shorten",
+        "routing/dataplane/choose.py",
+        "return max(0.0, endpoint.slo.ttft_s - max(0.0, now_s - flight.started_s))",
+        "return endpoint.slo.ttft_s",
+        (
+            f"{OBJECTIVE}::test_what_a_failed_attempt_took_is_gone_from_the_objective_of_the_next",
+            f"{OBJECTIVE}::test_what_a_request_waited_in_line_is_gone_from_its_objective",
+        ),
+    ),
+    Mutant(
+        "an objective that nobody has set",
+        "routing/dataplane/choose.py",
+        "    if endpoint.slo is None or endpoint.slo.ttft_s is None:\n        return None\n",
+        "    if endpoint.slo is None or endpoint.slo.ttft_s is None:\n        return 100.0\n",
+        (f"{OBJECTIVE}::test_without_an_objective_for_the_first_token_nothing_is_guarded_and_nothing_missed",),
+    ),
+    Mutant(
+        "a speed learned at the first byte and again at the end",
+        "routing/dataplane/learn.py",
+        "        attempt.speed_learned = True\n",
+        "",
+        (f"{FIRST_BYTE}::test_the_speed_is_learned_at_the_first_byte_and_once",),
+    ),
+    Mutant(
+        "a guess of what was cached taken for knowledge at the first byte",
+        "routing/dataplane/learn.py",
+        "flight.transfer is not None or not prediction.exact:",
+        "flight.transfer is not None:",
+        (f"{FIRST_BYTE}::test_where_it_is_not_known_exactly_the_answers_own_word_is_waited_for",),
+    ),
+    Mutant(
+        "what was cached counted as computed at the first byte",
+        "routing/dataplane/learn.py",
+        "float(flight.prompt.tokens - chosen.matched_tokens)",
+        "float(flight.prompt.tokens)",
+        (f"{FIRST_BYTE}::test_work_is_what_stood_ahead_and_what_events_do_not_show",),
+    ),
+    Mutant(
+        "the load of an adapter taken for slowness",
+        "routing/dataplane/learn.py",
+        ' and not prediction.first_use and chosen.slot != "loading":',
+        ":",
+        (f"{FIRST_BYTE}::test_loading_an_adapter_is_no_slowness",),
+    ),
+    Mutant(
+        "audits teach the speed of an engine",
+        "routing/dataplane/learn.py",
+        "flight.prompt is None or flight.probe is not None or flight.transfer",
+        "flight.prompt is None or flight.transfer",
+        (f"{FIRST_BYTE}::test_audits_teach_nothing",),
+    ),
+    Mutant(
+        "a first quick answer makes a replica slow anew",
+        "routing/core/calibration.py",
+        "        if self.own_rate is None or not (slow or fast):  # what",
+        "        if True:  # what",
+        ("tests/routing/core/test_calibration.py::test_an_answer_after_a_silence_renews_what_it_confirms_and_not_what_it_contradicts",),
+    ),
+    Mutant(
+        "any status of an engine's a label of its own",
+        "routing/dataplane/metrics.py",
+        "    if status == code or status in STATUSES:",
+        "    if True:",
+        ("tests/routing/dataplane/test_metric_labels.py::test_no_value_of_a_strangers_makes_a_series",),
     ),
 ]
 
@@ -1295,6 +1363,13 @@ _REPLICA_CHECKS = [
         "for salt in (one, one, other):",
         "for salt in (one, one, one):",
         (f"{_DOOR_CHECKS}::test_salts_are_judged_by_three_uses_of_one_prompt",),
+    ),
+    Mutant(
+        "a replica test that meets another cache with each probe",
+        "routing/dataplane/checks.py",
+        "        headers[replica.engine.rank_header] = rank\n",
+        "        pass\n",
+        (f"{_DOOR_CHECKS}::test_all_probes_of_one_check_meet_one_rank",),
     ),
     Mutant(
         "a replica test that tells a service from nothing",
