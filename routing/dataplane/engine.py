@@ -12,6 +12,7 @@ from routing.core.build import Facts
 from routing.core.calibration import Calibration
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
+from routing.core.reach import Condition
 from routing.core.siblings import NONE_SHARED, Shared
 from routing.core.work_clock import WorkClock
 from routing.core.working_set import WorkingSet
@@ -42,6 +43,7 @@ class Engine:
     mean_uncached_tokens: float = 500.0
     health: Health = "unknown"
     misses: int = 0  # health checks failed in a row
+    away_since: float | None = None  # unix s; since then nothing sent there can be expected to be answered (routing.core.reach)
     started_at: float | None = None  # of the engine's process, unix s
     restarts: int = 0
     asleep: bool = False  # as it last said
@@ -100,6 +102,7 @@ class Engine:
             rank.working_set.clear()
         self.adapters.clear()
         self.restarts += 1
+        self.away_since = None
         self.facts, self.facts_due_s = Facts(), 0.0
         self.sequences -= self.sequences_scraped
         self.sequences_scraped = 0
@@ -126,15 +129,30 @@ class Engine:
     def reachable(self) -> bool:
         return self.misses < MISSES_UNTIL_UNREACHABLE and not self.asleep
 
-    def condition(self, now_s: float) -> str:
+    def condition(self, now_s: float) -> Condition:
         """One word for status pages: what keeps requests away, or ``ok``."""
         if self.health == "blocked":
             return "blocked: address not allowed"
-        if self.breaker.state(now_s) != "closed":
+        breaker = self.breaker.state(now_s)
+        if breaker == "open" or (breaker == "half_open" and self.away_since is not None):
             return "failing (passive)"
         if self.asleep:
             return "asleep"
-        return "failing (active)" if not self.reachable() else self.health
+        if not self.reachable():
+            return "failing (active)"
+        return "returning" if breaker == "half_open" else "unknown" if self.health == "unknown" else "ok"
+
+    def watched(self, now_s: float, unix_s: float, *, back: bool = False) -> None:
+        """Note whether it is away, and since when; asked after every health check. ``back``: it answers again after an outage.
+
+        Behind a breaker that is half open it stays away until a request succeeded there, or until it came back from an outage.
+        """
+        breaker = self.breaker.state(now_s)
+        failing = breaker == "open" or (breaker == "half_open" and self.away_since is not None and not back)
+        if not (failing or self.health == "blocked" or self.misses >= MISSES_UNTIL_UNREACHABLE):
+            self.away_since = None
+        elif self.away_since is None:
+            self.away_since = unix_s
 
     def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None) -> None:
         """Take in a scrape: what is neither ours nor, as they last said, our siblings' (``shared``; None: there are none) is foreign.
