@@ -42,7 +42,7 @@ class NamespacePage(TenantPage):
         found = namespaces.found(self.tenant_id, namespace, now=timezone.now())
         if found is None:
             return self.page("console/namespace.html", {"namespace": namespace, "found": None})
-        rotatable = list({way.endpoint.id: way.endpoint for way in found.ways if way.endpoint is not None}.values())
+        endpoints_of_it = {way.endpoint.id: way.endpoint for way in found.ways if way.endpoint is not None}
         explained = next((way for way in found.ways if way.endpoint is not None), None)
         names = keys.names(self.tenant_id, found.key_ids[:MAX_KEYS])
         key_names = [names.get(key_id, "a deleted key") for key_id in found.key_ids[:MAX_KEYS]]
@@ -57,12 +57,13 @@ class NamespacePage(TenantPage):
             "explained": explained,
             "components": components,
             "per_request": [one.part.name for one in components if one.part.per_request],
-            "rotatable": rotatable,
+            "endpoints": endpoints_of_it,
+            "rotatable": list({way.endpoint.id: way.endpoint for way in found.ways if way.endpoint is not None and way.lives}.values()),
             "replicas": [(one, _load(one, loads)) for one in found.replicas],
             "events": isolation.explained(self.tenant_id, found.events),
             "key_names": key_names,
             "more_keys": max(0, len(found.key_ids) - MAX_KEYS),
-            "audits": namespaces.audits(self.tenant_id, [one.id for one in rotatable]),
+            "audits": namespaces.audits(self.tenant_id, list(endpoints_of_it)),
         }
         return self.page("console/namespace.html", context)
 

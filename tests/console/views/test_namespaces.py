@@ -153,6 +153,7 @@ def test_a_rotation_before_its_first_request_made_it_and_one_after_its_last_ende
         endpoints.rotate_epoch(tenant_id=made.tenant_id, actor=ada, endpoint_id=made.endpoint_id, reason="the second leak")
     page = _page(town)
     assert '<span class="pill">ended</span>' in page
+    assert "rotate-epoch" not in page
     assert "goes to another namespace since <code>model.update</code>" in _section(page, "through")
     assert "m-7b at r3" in _component(page, "model")
     assert "before: revision r1<" in _component(page, "model")
@@ -209,7 +210,7 @@ def test_of_two_endpoints_that_share_it_one_may_leave(town: Town, as_owner: AsOw
     assert "goes to another namespace" in first
     assert "llama-chat" in second
     assert "comes here again" in second
-    assert f"/endpoints/{alias.id}/rotate-epoch" in page
+    assert f"/endpoints/{alias.id}/rotate-epoch" not in page
     assert f"/endpoints/{made.endpoint_id}/rotate-epoch" in page
 
 
