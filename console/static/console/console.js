@@ -10,9 +10,42 @@
     if (dialog && event.detail.target === dialog && !dialog.open) dialog.showModal();
   });
 
-  // On a narrow screen the tabs scroll: bring the current one into view.
+  // A page that renews itself leaves open what was open and the focus where it was: both are found again by what they say, and the how manieth says it.
+  let kept = null;
+  function named(root) {
+    const seen = new Map();
+    return [...root.querySelectorAll("a[href], button, summary, [tabindex]")].map((one) => {
+      const said = `${one.tagName} ${one.getAttribute("href") || one.getAttribute("aria-label") || one.textContent.trim()}`;
+      seen.set(said, (seen.get(said) || 0) + 1);
+      return [`${said} ${seen.get(said)}`, one];
+    });
+  }
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const target = event.detail.target;
+    if (!target.id || target === dialog) return;
+    const all = named(target);
+    kept = {
+      id: target.id,
+      open: new Set(all.filter(([, one]) => one.tagName === "SUMMARY" && one.parentElement.open).map(([name]) => name)),
+      focus: all.find(([, one]) => one === document.activeElement)?.[0],
+    };
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    const now = kept && document.getElementById(kept.id);
+    if (!now) return;
+    for (const [name, one] of named(now)) {
+      if (kept.open.has(name)) one.parentElement.open = true;
+      if (name === kept.focus && document.activeElement === document.body) one.focus({ preventScroll: true });
+    }
+    kept = null;
+  });
+
+  // On a narrow screen the tabs scroll: bring the current one into view. Not by scrollIntoView, after which Chromium's first Tab begins there, past "Skip to content".
   const current = document.querySelector(".tabs [aria-current]");
-  if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
+  if (current) {
+    const bar = current.parentElement, at = current.getBoundingClientRect(), around = bar.getBoundingClientRect();
+    bar.scrollLeft += at.left + at.width / 2 - around.left - around.width / 2;
+  }
 
   document.addEventListener("click", async (event) => {
     const close = event.target.closest("[data-close]");
