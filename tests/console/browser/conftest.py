@@ -28,6 +28,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}: apt-get install chromium"))
 
 
+@pytest.fixture
+def roles_of_the_server(as_app: None) -> Iterator[list[str]]:
+    """Which database role each connection of the live server's threads acts as."""
+    from django.db import connection
+    from django.db.backends.signals import connection_created
+
+    seen: list[str] = []
+
+    def note(**_: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_user")
+            seen.append(cursor.fetchone()[0])
+
+    connection_created.connect(note)
+    yield seen
+    connection_created.disconnect(note)
+
+
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium. The sandbox is off: it does not start as root.

@@ -52,8 +52,12 @@ class Visit:
     def open(self, path: str) -> int:
         """Go there and wait until what the page fetches at once has come; returns the status."""
         answer = self.page.goto(path)
-        self.page.wait_for_function(_QUIET)
+        self.quiet()
         return answer.status if answer else 0
+
+    def quiet(self) -> None:
+        """Wait until what was fetched stands in the page and listens: no person types within the 20 ms before that."""
+        self.page.wait_for_function(_QUIET)
 
     def complaints(self) -> list[str]:
         """What was said since the last time it was asked."""

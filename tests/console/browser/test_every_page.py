@@ -34,7 +34,7 @@ NO_PAGE = {
     "policy_check",
     "trace_ask",
 }
-# Reached on a way, not by an address: signing in and out, links from a mail. test_browser_people.py goes those ways.
+# Reached on a way, not by an address: signing in and out, links from a mail. test_people.py goes those ways.
 ON_A_WAY = {"home", "sign_out", "sign_in_code", "reset", "reset_new", "invitation", "invitation_accept"}
 
 

@@ -3,57 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.console.browser.looks import Visit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-    from pytest_django.live_server_helper import LiveServer
+    from playwright.sync_api import BrowserContext
 
-CHROMIUM = Path("/usr/bin/chromium")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}: apt-get install chromium"),
-]
+    from tests.console.rows import Town
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium. The sandbox is off: it does not start as root."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.mark.usefixtures("valkey_url")
-def test_from_choosing_a_file_to_its_plots_in_the_dark(live_server: LiveServer, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_from_choosing_a_file_to_its_plots_in_the_dark(town: Town, signed_in: Callable[..., BrowserContext], tmp_path: Path) -> None:
     """Every plot has a size and the ink of a dark page; no script, style or image was refused; the job page moves on by itself."""
     from routing.services.traces import running
-    from tests.console import rows
     from tests.routing.services.traces.made import mooncake
 
-    made = rows.tenant("acorn")
-    rows.member(made.tenant_id, rows.person("ada@example.com"), "owner")
+    made = town.acorn
     (tmp_path / "day.jsonl").write_bytes(mooncake())
-    page = request.getfixturevalue("browser").new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
+    visit = Visit.of(signed_in(town.owner, viewport={"width": 390, "height": 844}, color_scheme="dark"))
+    page = visit.page
 
-    page.goto(f"{live_server.url}/t/acorn/traces")
-    page.keyboard.type("ada@example.com")
-    page.keyboard.press("Tab")
-    page.keyboard.type(rows.PASSWORD)
-    page.keyboard.press("Enter")
+    visit.open("/t/acorn/traces")
     page.get_by_role("heading", name="No job yet").wait_for()
     page.get_by_label("File", exact=True).set_input_files(tmp_path / "day.jsonl")
     page.get_by_role("button", name="Send it").click()
@@ -97,5 +69,5 @@ def test_from_choosing_a_file_to_its_plots_in_the_dark(live_server: LiveServer, 
     bright, black = page.evaluate(ink)
     assert bright > 20
     assert black == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert said == []
+    assert visit.sideways() == []
+    assert visit.complaints() == []

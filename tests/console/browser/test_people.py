@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import pytest
-
-# the fixtures of the other browser test, and its way to Chromium
-from tests.console.test_browser import _complaints, browser, pytestmark  # noqa: F401
+from tests.console.browser.looks import Visit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import BrowserContext, Page
+    from pytest_django import Settings
     from pytest_django.live_server_helper import LiveServer
 
 NEW = "another long pass phrase"
@@ -34,44 +33,27 @@ def _codes(text: str) -> tuple[str, str]:
     return totp.now(), totp.at(int(time.time()) + 30)
 
 
-@pytest.mark.usefixtures("valkey_url")
-def test_second_factor_invitation_and_reset(live_server: LiveServer, request: pytest.FixtureRequest, settings: object) -> None:
+def test_second_factor_invitation_and_reset(live_server: LiveServer, settings: Settings, signed_in: Callable[..., BrowserContext]) -> None:
     """One person's way: enrols, signs out, signs in with a code; invites a second, who joins by the mailed link, forgets the password and sets a new
     one by the next link. No page complains of the policy, and the phone's width holds each."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from django.db import connection
-    from pytest_django import Settings
-
     from tests.console import rows
     from tests.tenants.people import link, mailed
 
-    assert isinstance(settings, Settings)
     settings.CONSOLE_URL = live_server.url
     made = rows.tenant("acorn")
     rows.member(made.tenant_id, rows.person("ada@example.com"), "owner")
+    phone = {"viewport": {"width": 390, "height": 844}}
+    visit = Visit.of(signed_in(None, **phone))
+    page = visit.page
 
     def last_link(address: str) -> str:
-        """Sent by a worker's own thread: Django refuses its ORM in the one where the browser's event loop lives."""
-
-        def work() -> str:
-            try:
-                return link(mailed(address)[-1])
-            finally:
-                connection.close()
-
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(work).result()
-
-    chromium = request.getfixturevalue("browser")
-    page = chromium.new_page(viewport={"width": 390, "height": 844})
-    complaints = _complaints(page)
+        return link(mailed(address)[-1])
 
     def fits() -> None:
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page.url
+        assert visit.sideways() == [], page.url
 
     # Enrols: the picture loads under the policy, the text gives the codes.
-    page.goto(f"{live_server.url}/account")
+    page.goto("/account")
     _fill_sign_in(page, "ada@example.com", rows.PASSWORD)
     page.get_by_role("heading", name="Your account").wait_for()
     fits()
@@ -92,6 +74,7 @@ def test_second_factor_invitation_and_reset(live_server: LiveServer, request: py
     page.get_by_role("heading", name="Sign in").wait_for()
     _fill_sign_in(page, "ada@example.com", rows.PASSWORD)
     page.get_by_role("heading", name="Your code").wait_for()
+    page.locator("#code:focus").wait_for()  # the page puts it there itself, a moment after it is loaded
     page.keyboard.type(_codes(text)[1])
     page.keyboard.press("Enter")
     page.get_by_role("navigation", name="acorn").wait_for()
@@ -113,9 +96,9 @@ def test_second_factor_invitation_and_reset(live_server: LiveServer, request: py
     invited = last_link("bob@example.com")
 
     # The invited person, in a browser of their own, joins by the link.
-    other = chromium.new_context(viewport={"width": 390, "height": 844}).new_page()
-    complaints_too = _complaints(other)
-    other.goto(live_server.url + invited)
+    guest = Visit.of(signed_in(None, **phone))
+    other = guest.page
+    other.goto(invited)
     other.get_by_role("heading", name="Join Acorn").wait_for()
     assert urlsplit(other.url).query == ""
     other.get_by_label("Your name").fill("Bob")
@@ -131,7 +114,7 @@ def test_second_factor_invitation_and_reset(live_server: LiveServer, request: py
     other.get_by_label("E-mail").fill("bob@example.com")
     other.get_by_role("button", name="Send the link").click()
     other.get_by_text("a mail with a link is on its way").wait_for()
-    other.goto(live_server.url + last_link("bob@example.com"))
+    other.goto(last_link("bob@example.com"))
     other.get_by_label("New password").fill(NEW)
     other.get_by_label("The same again").fill(NEW)
     other.get_by_role("button", name="Set the password").click()
@@ -139,4 +122,4 @@ def test_second_factor_invitation_and_reset(live_server: LiveServer, request: py
     _fill_sign_in(other, "bob@example.com", NEW)
     other.get_by_role("navigation", name="acorn").wait_for()
     assert other.get_by_role("link", name="Members").count() == 0  # an operator's role does not show them
-    assert complaints + complaints_too == []
+    assert visit.complaints() + guest.complaints() == []
