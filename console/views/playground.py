@@ -24,11 +24,12 @@ from console.reads import endpoints
 from routing import queries
 from routing.services.disclosure import disclose
 from routing.services.playground import asked, passing_keys
-from routing.services.playground.places import Place, Places
+from routing.services.playground.places import Busy, Place, Places
 from routing.services.playground.talk import talk
 from tenants import queries as who
 from tenants.core.errors import NotFound, Refusal
 from tenants.core.roles import Permission
+from tenants.services import denials
 
 MAX_SCOPES = 500  # offered; a key's own scope needs no choice
 LOOKS = 25  # for a decision's record, one every 0.8 s
@@ -86,6 +87,12 @@ class PlaygroundSend(TenantPage):
         events = talk(wanted, slug=self.caller.seat.slug, router_url=settings.PLAYGROUND_ROUTER_URL)
         _let_go_of_silent_readers(request)
         return StreamingHttpResponse(_Lines(events, place), content_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
+
+    def _note(self, request: HttpRequest, refusal: Refusal) -> None:
+        """Also that there was no place: no router hears of such a request, so no decision tells of it."""
+        if isinstance(refusal, Busy):
+            denials.record(tenant_id=self.tenant_id, actor=self.actor, method=str(request.method), path=request.path, code=refusal.code)
+        super()._note(request, refusal)
 
     def refuse(self, refusal: Refusal, *, status: int) -> HttpResponse:
         return _said(refusal, status)

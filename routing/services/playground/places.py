@@ -44,8 +44,8 @@ class Places:
             Busy: none is free, for this tenant or at all.
         """
         with self._lock:
-            full = self.taken >= self.limit or self._held[tenant_id] >= self.of_a_tenant
-            if not full:
+            own = self._held[tenant_id]
+            if self.taken < self.limit and own < self.of_a_tenant:
                 self.taken += 1
                 self.served += 1
                 self._held[tenant_id] += 1
@@ -53,8 +53,12 @@ class Places:
             self.refused += 1
             refused = self.refused
         log.warning("playground: no place of %d (PLAYGROUND_STREAMS; %d for one tenant); %d refused so far", self.limit, self.of_a_tenant, refused)
-        most = f"{self.limit} answers at once (PLAYGROUND_STREAMS), {self.of_a_tenant} of one tenant"
-        raise Busy(f"The playground carries at most {most}. Try again in a moment.")
+        if own >= self.of_a_tenant:
+            held = f"{own} answer{'s' if own != 1 else ''}"
+            raise Busy(f"Your tenant has {held} under way here, as many as one may (PLAYGROUND_STREAMS): stop one, or try again when one has ended.")
+        raise Busy(
+            f"All {self.limit} places of the playground are taken (PLAYGROUND_STREAMS). Applications are not held up: try again in some seconds."
+        )
 
     def _back(self, tenant_id: UUID) -> None:
         with self._lock:

@@ -93,6 +93,30 @@ def test_an_answer_streams_in_and_is_explained(town: Town, as_owner: AsOwner, ro
     assert visit.complaints() == []
 
 
+@pytest.mark.usefixtures("router")
+def test_who_finds_no_place_reads_why_and_loses_no_word(town: Town, signed_in: Callable[..., BrowserContext]) -> None:
+    """Two answers of the tenant are under way: the page says so beside the message, which is sent when a place is free again."""
+    from console.views import playground
+    from tests.console.views.test_playground import KEY
+
+    taken = [playground.places.take(town.acorn.tenant_id) for _ in range(2)]
+    visit = Visit.of(signed_in(town.owner))
+    page = visit.page
+    visit.open("/t/acorn/playground")
+    page.get_by_label("Inference key").fill(KEY)
+    page.get_by_label("Message").fill("Hello")
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("alert").get_by_text("Your tenant has 2 answers under way here").wait_for()
+    assert page.get_by_label("Message").input_value() == "Hello"
+    assert page.locator(".turn").count() == 0
+    assert all("status of 429" in one for one in visit.complaints())
+    taken[0].back()
+    page.get_by_role("button", name="Send").click()
+    page.get_by_text("Salt and gold").wait_for()
+    assert page.get_by_role("alert").count() == 0
+    taken[1].back()
+
+
 @pytest.mark.parametrize("path", ["/t/acorn", "/t/acorn/playground", "/t/acorn/keys/new"])
 def test_tab_goes_through_a_page_in_its_order(town: Town, signed_in: Callable[..., BrowserContext], path: str) -> None:
     """From the top, one stop for each thing that can be used, as they stand in the page; the first leads past the navigation."""

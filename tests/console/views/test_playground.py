@@ -211,17 +211,22 @@ def test_a_router_that_is_away_is_an_answer(town: Town, three_places: Any, setti
 
 
 def test_places_are_bounded_for_each_tenant_and_in_all_and_come_back(town: Town, router: Router, three_places: Any) -> None:
-    """Two streams of one tenant are under way: its third is refused and counted, another tenant's still goes; a fourth of anybody's is refused.
-    Reading one to its end, or closing it unread, frees its place."""
+    """Two streams of one tenant are under way: its third is refused, counted and in its audit log; another tenant's goes; a fourth is refused to
+    anybody. Reading one to its end, or closing it unread, frees its place."""
     router.hold.clear()
     first, second = (town.owner.post("/t/acorn/playground/send", FIELDS) for _ in range(2))
     refused = town.viewer.post("/t/acorn/playground/send", FIELDS)
     assert refused.status_code == 429
-    assert "PLAYGROUND_STREAMS" in refused.json()["error"]["message"]
+    assert "Your tenant has 2 answers under way here, as many as one may (PLAYGROUND_STREAMS)" in refused.json()["error"]["message"]
     assert refused.headers["Retry-After"] == "5"
     other = town.stranger.post("/t/birch/playground/send", FIELDS)
     assert other.status_code == 200
-    assert town.stranger.post("/t/birch/playground/send", FIELDS).status_code == 429
+    full = town.stranger.post("/t/birch/playground/send", FIELDS)
+    assert (full.status_code, "All 3 places of the playground are taken" in full.json()["error"]["message"]) == (429, True)
+    for made, who in ((town.acorn, "viewer@example.com"), (town.birch, "stranger@example.com")):
+        with tenant_scope(made.tenant_id):
+            (noted,) = AuditEntry.objects.values_list("action", "object_label", "reason", "actor_label")
+        assert noted == ("request.denied", f"POST /t/{made.slug}/playground/send", "overloaded", who)
     assert (three_places.taken, three_places.served, three_places.refused) == (3, 3, 2)
     _close(second)  # nobody began to read it
     _close(other)
