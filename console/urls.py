@@ -33,6 +33,7 @@ from console.views import (
     sign_in,
     terms,
     traces,
+    trial_writing,
     trials,
     usage,
 )
@@ -83,6 +84,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})", endpoints.EndpointPage.as_view(), "endpoint"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/rotate-epoch", isolation.RotateEpoch.as_view(), "endpoint_rotate"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/trial", trials.TryPolicy.as_view(), "endpoint_try"),
+    _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/trial/write", trial_writing.WritePolicy.as_view(), "endpoint_write"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/promote", trials.Promote.as_view(), "endpoint_promote"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/rollback", trials.RollBack.as_view(), "endpoint_rollback"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/capture", captures.SwitchOn.as_view(), "endpoint_capture"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from routing import queries
 from routing.models import Endpoint, Policy, PolicyVersion
@@ -14,6 +14,7 @@ from tenants.queries import parse_uuid
 
 MAX_ROWS = 500
 MAX_VERSIONS = 200  # shown, newest first
+OFFERED = 200  # endpoints by name; of more one is typed
 KINDS: dict[Kind, str] = {"routing": "Routing policies", "slo": "Latency targets"}
 
 
@@ -39,17 +40,25 @@ def listed(tenant_id: UUID, kind: Kind) -> list[Row]:
     """Policies of one kind by name, in three queries."""
     rows = list(queries.policies(tenant_id, kind).order_by("name")[:MAX_ROWS])
     newest = queries.latest_versions(tenant_id, [row.id for row in rows])
-    uses = _uses(list(queries.endpoints(tenant_id).order_by("name")[:MAX_ROWS]))
+    uses = _uses(list(_users(tenant_id)[:MAX_ROWS]))
     return [Row(row, newest[row.id], tuple(uses.get(row.id, ()))) for row in rows]
 
 
 def uses(tenant_id: UUID, policy: Policy) -> list[Use]:
     """What endpoints do with one policy."""
-    columns = ("routing_policy", "slo_policy", "candidate_policy", "previous_policy")
     wanted = Q()
-    for column in columns:
+    for column in _ROLES:
         wanted |= Q(**{f"{column}__policy": policy})
-    return _uses(list(queries.endpoints(tenant_id).filter(wanted).order_by("name")[:MAX_ROWS])).get(policy.id, [])
+    return _uses(list(_users(tenant_id).filter(wanted)[:MAX_ROWS])).get(policy.id, [])
+
+
+_ROLES = ("routing_policy", "slo_policy", "candidate_policy", "previous_policy")
+
+
+def _users(tenant_id: UUID) -> QuerySet[Endpoint]:
+    """Endpoints by name with the versions that they use, of which the documents stay where they are."""
+    said = [f"{role}__{column}" for role in _ROLES for column in ("version", "policy")]
+    return Endpoint.objects.filter(tenant_id=tenant_id).select_related(*_ROLES).only("name", "canary_share", *said).order_by("name")
 
 
 def _uses(endpoints: list[Endpoint]) -> dict[UUID, list[Use]]:
@@ -77,8 +86,19 @@ def routing_versions(tenant_id: UUID) -> list[PolicyVersion]:
     return list(found.order_by("policy__name", "-version")[:MAX_ROWS])
 
 
-def routing_version(tenant_id: UUID, version_id: str) -> PolicyVersion | None:
-    """One of them by its id."""
+def version(tenant_id: UUID, kind: Kind, version_id: str) -> PolicyVersion | None:
+    """A stored version by its id, with its policy."""
     row_id = parse_uuid(version_id)
-    found = PolicyVersion.objects.filter(tenant_id=tenant_id, policy__kind="routing", id=row_id) if row_id else PolicyVersion.objects.none()
-    return found.select_related("policy").first()
+    if row_id is None:
+        return None
+    return PolicyVersion.objects.filter(tenant_id=tenant_id, policy__kind=kind, id=row_id).select_related("policy").first()
+
+
+def routing_version(tenant_id: UUID, version_id: str) -> PolicyVersion | None:
+    """One that an endpoint could try, by its id."""
+    return version(tenant_id, "routing", version_id)
+
+
+def endpoint_names(tenant_id: UUID) -> list[tuple[UUID, str]]:
+    """Endpoints to choose from, by name; at most ``OFFERED``."""
+    return list(Endpoint.objects.filter(tenant_id=tenant_id).order_by("name").values_list("id", "name")[:OFFERED])

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
 
 from django.contrib import messages
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from console.access import TenantPage
 from console.reads import policies as reads
-from routing.core import policy_form
-from routing.core.policy import SCORERS
-from routing.models import Policy, PolicyVersion
+from console.written import TURNS, Written, way_of
+from routing import queries
+from routing.models import Endpoint, Policy, PolicyVersion
 from routing.services import endpoints, policies, policy_text
-from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound, Refusal
+from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound
 from tenants.core.roles import Permission
 
 _FIRST: dict[policies.Kind, dict[str, Any]] = {"routing": {"policy": "ettft"}, "slo": {"ttft_p95_ms": 2000}}
@@ -67,62 +66,6 @@ def _number(raw: str | None) -> int:
     return int(raw) if raw is not None and raw.isascii() and raw.isdigit() and len(raw) < 9 else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A document as it stands in the form: as fields (``way`` form) or as YAML. ``spec`` is None where it cannot be read as a document at all."""
-
-    kind: policies.Kind
-    way: str
-    texts: dict[str, str]
-    yaml: str
-    problems: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, kind: policies.Kind, spec: dict[str, Any], way: str) -> Written:
-        """A stored document."""
-        return cls(kind, way, policy_form.values(kind, spec), policy_text.write(spec))
-
-    @classmethod
-    def posted(cls, kind: policies.Kind, post: QueryDict) -> Written:
-        """What was sent. Whoever sends no ``way`` sends YAML."""
-        texts = {name: str(post.get(name, ""))[: policy_form.MAX_CHARACTERS] for name in post if name in _FORM_NAMES}
-        return cls(kind, "form" if post.get("way") == "form" else "yaml", texts, post.get("spec", ""))
-
-    def document(self) -> dict[str, Any]:
-        """The document, compiled.
-
-        Raises:
-            Invalid: it cannot run.
-        """
-        return policy_text.fill(self.texts, self.kind) if self.way == "form" else policy_text.parse(self.yaml, self.kind)
-
-    def refused(self, refusal: Refusal) -> Written:
-        """With what is wrong, each by its field."""
-        return replace(self, problems=((refusal.field or "", refusal.message), *refusal.others))
-
-    def turned(self, way: str) -> Written:
-        """The same document the other way; where YAML cannot be read it stays, with what is wrong."""
-        if way == self.way:
-            return self
-        if way == "yaml":
-            return replace(self, way=way, yaml=policy_text.write(policy_form.document(self.kind, self.texts)))
-        try:
-            return replace(self, way=way, texts=policy_form.values(self.kind, policy_text.parse(self.yaml, self.kind)))
-        except Invalid as refusal:
-            return self.refused(refusal)
-
-    def shown(self) -> dict[str, Any]:
-        """For the templates."""
-        wrong = {field.removeprefix("spec."): message for field, message in self.problems}
-        named = self.texts.get("policy", "ettft")
-        rows = [(field, self.texts.get(field.name, ""), wrong.get(field.name, "")) for field in policy_form.form_fields(self.kind, named)]
-        return {"written": self, "rows": rows, "policy_name": named, "policy_names": policy_form.POLICIES, "problems": self.problems}
-
-
-_FORM_NAMES = frozenset({"policy", *policy_form.ROUTING_DEFAULTS, *policy_form.SLO_DEFAULTS, *(f"weights.{name}" for name in SCORERS)})
-_TURNS = {"yaml": "yaml", "form": "form", "fields": "form"}  # a button that stores nothing -> how the form comes back
-
-
 class PolicyForm(PolicyPages):
     """Base of the form, as fields or as YAML, with the same document in both."""
 
@@ -130,8 +73,8 @@ class PolicyForm(PolicyPages):
 
     def form(self, written: Written, *, policy: Policy | None, name: str = "", activate: bool = False, status: int = 200) -> HttpResponse:
         uses = reads.uses(self.tenant_id, policy) if policy is not None else []
-        wrong_name = next((message for field, message in written.problems if field == "name"), "")
-        context = {"kind": written.kind, "policy": policy, "name": name, "wrong_name": wrong_name, "activate": activate, "uses": uses}
+        against = policies.latest(policy) if policy is not None else None
+        context = {"policy": policy, "name": name, "wrong_name": written.wrong("name"), "activate": activate, "uses": uses, "against": against}
         return self.page("console/policy_edit.html", {**context, **written.shown()}, status=status)
 
 
@@ -139,11 +82,11 @@ class NewPolicy(PolicyForm):
     """A policy with its version 1."""
 
     def get(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:
-        return self.form(Written.of(kind, _FIRST[kind], _way(request)), policy=None)
+        return self.form(Written.of(kind, _FIRST[kind], way_of(request)), policy=None)
 
     def post(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:
         name, written = request.POST.get("name", ""), Written.posted(kind, request.POST)
-        if (turn := _TURNS.get(request.POST.get("do", ""))) is not None:
+        if (turn := TURNS.get(request.POST.get("do", ""))) is not None:
             return self.form(written.turned(turn), policy=None, name=name)
         try:
             spec = written.document()
@@ -160,13 +103,13 @@ class EditPolicy(PolicyForm):
 
     def get(self, request: HttpRequest, policy_id: UUID) -> HttpResponse:
         policy = self.policy(policy_id)
-        return self.form(Written.of(cast(policies.Kind, policy.kind), policies.latest(policy).spec, _way(request)), policy=policy)
+        return self.form(Written.of(cast(policies.Kind, policy.kind), policies.latest(policy).spec, way_of(request)), policy=policy)
 
     def post(self, request: HttpRequest, policy_id: UUID) -> HttpResponse:
         policy = self.policy(policy_id)
         kind, activate = cast(policies.Kind, policy.kind), request.POST.get("activate") == "on"
         written = Written.posted(kind, request.POST)
-        if (turn := _TURNS.get(request.POST.get("do", ""))) is not None:
+        if (turn := TURNS.get(request.POST.get("do", ""))) is not None:
             return self.form(written.turned(turn), policy=policy, activate=activate)
         before = policies.latest(policy).version
         try:
@@ -183,12 +126,11 @@ class EditPolicy(PolicyForm):
         return HttpResponseRedirect(reverse("console:policy", args=[self.caller.seat.slug, policy.id]))
 
 
-def _way(request: HttpRequest) -> str:
-    return "yaml" if request.GET.get("way") == "yaml" else "form"
-
-
 class CheckPolicy(PolicyPages):
-    """What is typed so far, compiled: a fragment that says whether routers would take it. Stores nothing."""
+    """What is typed so far, compiled: a fragment that says whether routers would take it, and what would change. Stores nothing.
+
+    ``against`` is the id of the version that it is held against.
+    """
 
     needs = {"GET": Permission.READ, "POST": Permission.OPERATE}
 
@@ -198,39 +140,69 @@ class CheckPolicy(PolicyPages):
 
     def post(self, request: HttpRequest, kind: policies.Kind) -> HttpResponse:
         written = Written.posted(kind, request.POST)
+        against = reads.version(self.tenant_id, kind, request.POST.get("against", ""))
+        differences = None
         try:
-            written.document()
+            spec = written.document()
+            differences = policies.diff(kind, against.spec, spec) if against is not None else None
         except Invalid as refusal:
             written = written.refused(refusal)
-        return self.page("console/_policy_checked.html", {"checked": True, "problems": written.problems})
+        context = {"checked": True, "problems": written.problems, "against": against, "differences": differences}
+        return self.page("console/_policy_checked.html", context)
 
 
 class ActivateVersion(PolicyPages):
-    """Move endpoints to a version, a newer or an older one: GET asks which, with what changes for routers; POST does it."""
+    """Move endpoints to a version, a newer or an older one: GET asks which, with what changes for routers; POST does it, or leads to a trial."""
 
     needs = {"GET": Permission.OPERATE, "POST": Permission.OPERATE}
 
     def get(self, request: HttpRequest, policy_id: UUID, version: str) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        return self._ask(*self._version(policy_id, version))
+
+    def post(self, request: HttpRequest, policy_id: UUID, version: str) -> HttpResponse:
         policy, to = self._version(policy_id, version)
+        chosen, other = set(request.POST.getlist("endpoint")), request.POST.get("other", "").strip()
+        targets = [use.endpoint for use in reads.uses(self.tenant_id, policy) if use.how == "runs" and str(use.endpoint.id) in chosen]
+        if other:
+            try:
+                targets.append(queries.endpoint(self.tenant_id, other))
+            except NotFound:
+                return self._ask(policy, to, other=other, wrong="There is no endpoint of this name.")
+        if request.POST.get("do") == "try":
+            return self._to_trial(policy, to, targets, other)
+        if not targets:
+            return self._ask(policy, to, wrong="Choose at least one endpoint, or name another one.")
+        try:
+            with transaction.atomic():
+                moved = {endpoint.id: self._move(policy, to, endpoint) for endpoint in targets}
+        except Invalid as refusal:  # such as a target that spills to where an endpoint could not be served
+            return self._ask(policy, to, other=other, wrong=refusal.message)
+        messages.success(request, f"{', '.join(moved.values())} run{'s' if len(moved) == 1 else ''} {policy.name} v{to.version}.")
+        return HttpResponseRedirect(reverse("console:policy", args=[self.caller.seat.slug, policy.id]))
+
+    def _move(self, policy: Policy, to: PolicyVersion, endpoint: Endpoint) -> str:
+        wanted = {"routing_policy" if policy.kind == "routing" else "slo": {"name": policy.name, "version": to.version}}
+        fields = cast(endpoints.EndpointFields, wanted)
+        return endpoints.update(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint.id, **fields).name
+
+    def _to_trial(self, policy: Policy, to: PolicyVersion, targets: list[Endpoint], other: str) -> HttpResponse:
+        if policy.kind != "routing":
+            return self._ask(policy, to, other=other, wrong="A latency target is not tried: it moves no request by itself. Activate it.")
+        if len(targets) != 1:
+            return self._ask(policy, to, other=other, wrong="Choose the one endpoint that it is tried on.")
+        if targets[0].routing_policy_id == to.id:
+            return self._ask(policy, to, other=other, wrong=f"{targets[0].name} runs this version already.")
+        return HttpResponseRedirect(reverse("console:endpoint_try", args=[self.caller.seat.slug, targets[0].id]) + f"?policy={to.id}")
+
+    def _ask(self, policy: Policy, to: PolicyVersion, *, other: str = "", wrong: str = "") -> HttpResponse:
         running = [use for use in reads.uses(self.tenant_id, policy) if use.how == "runs"]
         specs = {one.version: one.spec for one in reads.versions(self.tenant_id, policy)}
         kind = cast(policies.Kind, policy.kind)
         moves = [(use, policies.diff(kind, specs[use.version], to.spec)) for use in running if use.version != to.version and use.version in specs]
-        return self.page("console/policy_activate.html", {"policy": policy, "to": to, "moves": moves, "running": running})
-
-    def post(self, request: HttpRequest, policy_id: UUID, version: str) -> HttpResponse:
-        policy, to = self._version(policy_id, version)
-        chosen = set(request.POST.getlist("endpoint"))
-        wanted = {"routing_policy" if policy.kind == "routing" else "slo": {"name": policy.name, "version": to.version}}
-        moved = []
-        for use in reads.uses(self.tenant_id, policy):
-            if use.how == "runs" and str(use.endpoint.id) in chosen:
-                fields = cast(endpoints.EndpointFields, wanted)
-                moved.append(endpoints.update(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=use.endpoint.id, **fields).name)
-        if not moved:
-            raise Invalid("Choose at least one endpoint that uses this policy.", field="endpoint")
-        messages.success(request, f"{', '.join(moved)} run{'s' if len(moved) == 1 else ''} {policy.name} v{to.version}.")
-        return HttpResponseRedirect(reverse("console:policy", args=[self.caller.seat.slug, policy.id]))
+        users = {use.endpoint.id for use in running}
+        names = [name for row_id, name in reads.endpoint_names(self.tenant_id) if row_id not in users]
+        context = {"policy": policy, "to": to, "moves": moves, "running": running, "names": names, "other": other, "wrong": wrong}
+        return self.page("console/policy_activate.html", context, status=400 if wrong else 200)
 
     def _version(self, policy_id: UUID, version: str) -> tuple[Policy, PolicyVersion]:
         policy = self.policy(policy_id)

@@ -45,8 +45,10 @@ class Traces(TracePages):
 
     needs = {"GET": Permission.READ, "POST": Permission.OPERATE}
 
-    def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
-        return self.overview()
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """``policy`` and ``endpoint`` fill in the form of a review, for links that lead to it."""
+        asked = request.GET if "policy" in request.GET or "endpoint" in request.GET else None
+        return self.overview(form="review" if asked else "", given=asked)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         sent = request.FILES.get("file")

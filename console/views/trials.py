@@ -53,7 +53,7 @@ class TryPolicy(TrialPage):
         wanted = {"name": version.policy.name, "version": version.version}
         try:
             with transaction.atomic():
-                endpoint = trials.start(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint_id, policy=wanted, share=_share(percent))
+                endpoint = trials.start(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint_id, policy=wanted, share=share_of(percent))
         except Invalid as refusal:
             return self._form(endpoint, chosen, percent, field=refusal.field or "", wrong=refusal.message)
         where = f"It places {percent} % of the prompts." if endpoint.canary_share else "It decides in the shadow and moves nothing."
@@ -72,7 +72,12 @@ class TryPolicy(TrialPage):
         return self.page("console/trial_edit.html", context, status=400 if wrong else 200)
 
 
-def _share(percent: str) -> float:
+def share_of(percent: str) -> float:
+    """A share from a percentage as typed.
+
+    Raises:
+        Invalid: no number.
+    """
     try:
         return float(percent) / 100
     except ValueError:

@@ -76,6 +76,23 @@ def create(*, tenant_id: UUID, actor: Actor, kind: Kind, name: str, spec: object
     return version
 
 
+def store(*, tenant_id: UUID, actor: Actor, kind: Kind, name: str, spec: object) -> PolicyVersion:
+    """Store a document under a name: version 1 of a new policy, or the next version of the policy that has the name. No endpoint moves.
+
+    The same document as the newest version gives that one and changes nothing.
+
+    Raises:
+        Invalid: a malformed name, or a document that cannot run.
+        LimitReached: ``MAX_POLICIES`` or ``MAX_VERSIONS``.
+    """
+    locks.tenant(tenant_id)
+    names.label(name, field="name", maximum=NAME_MAX)
+    known = Policy.objects.filter(tenant_id=tenant_id, kind=kind, name=name).first()
+    if known is None:
+        return create(tenant_id=tenant_id, actor=actor, kind=kind, name=name, spec=spec)
+    return add_version(tenant_id=tenant_id, actor=actor, policy_id=known.id, kind=kind, spec=spec, activate=False)
+
+
 def add_version(*, tenant_id: UUID, actor: Actor, policy_id: UUID, kind: Kind, spec: object, activate: bool = True) -> PolicyVersion:
     """Append a version; the same document as the newest version gives that one and changes nothing but, with ``activate``, the endpoints.
 

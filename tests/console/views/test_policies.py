@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -151,8 +152,60 @@ def test_endpoints_are_moved_to_a_version_and_back(town: Town) -> None:
     assert runs() == 2
     page = town.owner.get(f"/t/acorn/policies/{town.acorn.policy_id}").content.decode()
     assert f"/t/acorn/endpoints/{town.acorn.endpoint_id}/rollback" in page
-    assert "Nothing to activate" in town.owner.get(path).content.decode()
+    assert "Every endpoint that uses this policy runs v2 already." in town.owner.get(path).content.decode()
     assert town.owner.post(path.replace("/2/", "/1/"), {"endpoint": str(town.acorn.endpoint_id)}).status_code == 302
     assert runs() == 1
     assert town.owner.get(path.replace("/2/", "/9/")).status_code == 404
     assert town.stranger.get(path).status_code == 404
+
+
+def test_what_changes_is_said_while_it_is_typed(town: Town) -> None:
+    """Against the version that the form began with, as routers read it; another tenant's version is none."""
+    page = town.owner.get(f"/t/acorn/policies/{town.acorn.policy_id}/edit").content.decode()
+    found = re.search(r'name="against" value="([0-9a-f-]{36})"', page)
+    assert found
+
+    def typed(spec: str, client: Any = town.owner, slug: str = "acorn") -> str:
+        return str(client.post(f"/t/{slug}/policies/check/routing", {"spec": spec, "against": found[1]}).content.decode())
+
+    assert 'Unlike default v1: <span class="mono">pressure</span> 1.0 to 2.0.' in typed("policy: ettft\npressure: 2")
+    assert "For routers it is the same as default v1." in typed("policy: ettft\npressure: 1")
+    assert "Unlike" not in typed("policy: magic")
+    assert typed("policy: round_robin", town.stranger, "birch") == '<span class="hint">Routers would take this.</span>\n'
+
+
+@pytest.mark.parametrize(("kind", "document"), [("routing", "policy: round_robin\n"), ("slo", "ttft_p95_ms: 700\n")])
+def test_a_policy_that_nobody_uses_is_activated_on_an_endpoint_by_its_name(town: Town, kind: str, document: str) -> None:
+    """Its page offers it, and another tenant's endpoint is none."""
+    town.owner.post(f"/t/acorn/policies/new/{kind}", {"name": "night", "spec": document})
+    with tenant_scope(town.acorn.tenant_id):
+        policy = Policy.objects.get(name="night")
+    with tenant_scope(town.birch.tenant_id):
+        Endpoint.objects.update(name="birch-only")
+    path = f"/t/acorn/policies/{policy.id}/versions/1/activate"
+    assert f'href="{path}"' in town.owner.get(f"/t/acorn/policies/{policy.id}").content.decode()
+    assert '<option value="llama-chat">' in town.owner.get(path).content.decode()
+    for name in ("", "nobody", "birch-only", str(town.birch.endpoint_id)):
+        assert town.owner.post(path, {"other": name}).status_code == 400
+    assert town.owner.post(path, {"other": "llama-chat"}).status_code == 302
+    with tenant_scope(town.acorn.tenant_id):
+        row = Endpoint.objects.select_related("routing_policy__policy", "slo_policy__policy").get()
+        assert (row.routing_policy if kind == "routing" else row.slo_policy).policy.name == "night"
+
+
+def test_from_a_version_to_its_trial(town: Town) -> None:
+    """On one endpoint, chosen or named, that does not run it; a latency target is not tried. Nothing moves by this alone."""
+    edit(town, "policy: round_robin\n")
+    path = f"/t/acorn/policies/{town.acorn.policy_id}/versions/2/activate"
+    chosen = str(town.acorn.endpoint_id)
+    assert town.owner.post(path, {"do": "try"}).status_code == 400
+    answer = town.owner.post(path, {"do": "try", "endpoint": chosen})
+    assert answer.status_code == 302
+    form = town.owner.get(answer.headers["Location"]).content.decode()
+    assert re.search(r'<option value="[0-9a-f-]{36}" selected>default v2: round_robin', form)
+    assert "runs this version already" in town.owner.post(path.replace("/2/", "/1/"), {"do": "try", "other": "llama-chat"}).content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        assert Endpoint.objects.get().candidate_policy_id is None
+        target = Policy.objects.get(kind="slo")
+    refused = town.owner.post(f"/t/acorn/policies/{target.id}/versions/1/activate", {"do": "try", "other": "llama-chat"})
+    assert (refused.status_code, "is not tried" in refused.content.decode()) == (400, True)

@@ -226,3 +226,11 @@ def test_a_viewer_changes_nothing_and_a_stranger_sees_nothing(town: Town) -> Non
         assert path == "" or town.stranger.get(f"/t/birch/traces{path}").status_code == 404, path
     assert town.stranger.post(f"/t/birch/traces/jobs/{job.id}/cancel").status_code == 404
     assert the_job(town).state == "done"
+
+
+def test_a_link_fills_in_the_form_of_a_review(town: Town) -> None:
+    """From a policy's page, or from that of an endpoint; without either nothing is chosen beforehand."""
+    plain, given = (town.owner.get(f"/t/acorn/traces{query}").content.decode() for query in ("", "?policy=default&endpoint=llama-chat"))
+    assert ("<option selected>default" in plain, "<option selected>default" in given) == (False, True)
+    assert "<option selected>llama-chat" in given
+    assert town.viewer.get("/t/acorn/traces?policy=default").status_code == 200
