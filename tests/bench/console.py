@@ -4,7 +4,7 @@
 
 Starts a PostgreSQL and a Valkey of its own and writes rollups as they look after folding, of endpoints that all had requests in every step, then asks
 each page (as an owner, without a network) and prints the processor time that web and PostgreSQL spent, which is what passes on a machine that is not
-busy, and the time that passed here. Prints numbers; asserts nothing.
+busy, and the time that passed here. Then the plots of pages that have some, in a browser (``console_plots``). Prints numbers; asserts nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from tests import services
+from tests.bench import console_plots
 
 NO_ARGUMENT = ("overview", "pools", "endpoints", "policies", "isolation", "reconciliation", "alerts", "usage", "keys", "causes", "decisions", "audit")
+OTHERS = ("playground", "traces", "quotas", "members", "namespaces")
 RANGES = ("15m", "1h", "6h", "24h", "7d")
 
 
@@ -173,6 +175,16 @@ class Bench:
             record_store.store_states(states[at : at + 2000])
         _say(f"{len(states):,} rows of states of {len(self.made.replica_ids)} replicas")
 
+    def shown(self, path: str) -> str:
+        """A path with letters in place of ids."""
+        made = self.made
+        return (
+            path.replace(str(made.endpoint_id), "E")
+            .replace(str(made.root_scope_id), "S")
+            .replace(str(made.replica_ids[0]), "R")
+            .replace(str(made.policy_id), "P")
+        )
+
     def ask(self, path: str) -> Asked:
         """Ask for a page some times."""
         from django.db import connection
@@ -237,19 +249,24 @@ def main() -> None:
             cursor.execute("RESET ROLE")
             cursor.execute("ANALYZE")
         base, made = "/t/acorn", bench.made
-        paths = [base, *(f"{base}/{name}" for name in NO_ARGUMENT[1:])]
+        paths = [base, *(f"{base}/{name}" for name in (*NO_ARGUMENT[1:], *OTHERS))]
         paths += [f"{base}?range={name}" for name in RANGES]
         paths += [f"{base}?range={name}&endpoint={made.endpoint_id}" for name in RANGES]
         paths += [f"{base}?range=7d&scope={made.root_scope_id}", f"{base}?range=7d&scope={made.root_scope_id}&endpoint={made.endpoint_id}"]
         paths += [f"{base}/causes?by={by}&range={span}" for by in ("endpoint", "scope", "hour") for span in ("1h", "24h", "7d")]
         paths += [f"{base}/causes?endpoint={made.endpoint_id}&range=7d", f"{base}/overview/replicas?range=7d"]
+        paths += [f"{base}/policies/{made.policy_id}{rest}" for rest in ("", "/edit", "/versions/1/activate")]
+        paths += [f"{base}/endpoints/{made.endpoint_id}/{name}" for name in ("trial", "trial/write", "dry-run")]
         paths += [f"{base}/endpoints/{made.endpoint_id}", *(f"{base}/replicas/{made.replica_ids[0]}?range={name}" for name in ("1h", "7d"))]
         for path in dict.fromkeys(paths):
             one = bench.ask(path)
             late = "  OVER" if one.processor_ms > 300 else ""
-            shown = path.replace(str(made.endpoint_id), "E").replace(str(made.root_scope_id), "S").replace(str(made.replica_ids[0]), "R")
             spent = f"{one.processor_ms:7.0f} ms of processors, {one.median_ms:6.0f} ms passed"
-            _say(f"{shown:44} {spent}, {one.queries:3} queries, {one.size / 1000:6.0f} kB{late}")
+            _say(f"{bench.shown(path):44} {spent}, {one.queries:3} queries, {one.size / 1000:6.0f} kB{late}")
+        plotted = [f"{base}?range={name}" for name in ("1h", "7d")]
+        plotted += [f"{base}?range=7d&endpoint={made.endpoint_id}", f"{base}/replicas/{made.replica_ids[0]}?range=7d"]
+        cookies = {name: one.value for name, one in bench.client.cookies.items()}
+        console_plots.measure({bench.shown(path): path for path in plotted}, cookies, _say)
         _say(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: above 2 the times are of what others leave")
     finally:
         bench.stop()
