@@ -18,7 +18,7 @@ from django.db import connection
 from django.db.models import Q
 
 from namespaces.core.captures import SEED_BYTES
-from routing.models import Endpoint, TraceCapture
+from routing.models import Endpoint, TraceCapture, TraceJob
 from routing.services import support
 from routing.services.capture_read import HOW, NothingCaptured, read_trace
 from tenants import changes
@@ -132,10 +132,14 @@ def disable(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, now: datetime) 
 
 
 def delete(*, tenant_id: UUID, actor: Actor, endpoint_id: UUID, now: datetime) -> Status:
-    """End and delete everything that was captured of an endpoint, keys first. The endpoint itself may be gone."""
+    """End and delete everything that was captured of an endpoint, keys first. The endpoint itself may be gone.
+
+    Jobs that are reading it end, and those that wait for it find nothing; reports that were made of it before stay until they are deleted.
+    """
     locks.tenant(tenant_id)
     for row in TraceCapture.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint_id, deleted_at=None):
         _destroy(row, actor, now)
+    _cancel_jobs(tenant_id, endpoint_id, actor, now)
     _delete_rows(tenant_id)
     return status(tenant_id=tenant_id, endpoint_id=endpoint_id, now=now)
 
@@ -220,6 +224,16 @@ def _destroy(row: TraceCapture, actor: Actor, now: datetime) -> None:
     row.deleted_at, row.seed = now, None
     row.save(update_fields=["ended_at", "end_reason", "deleted_at", "seed"])
     _noted(row, actor, "capture.delete", before={"capture": str(row.id)})
+
+
+def _cancel_jobs(tenant_id: UUID, endpoint_id: UUID, actor: Actor, now: datetime) -> None:
+    """End what would go on with requests read before: a worker notices within a second or two, and what it had noted on its way is gone at once."""
+    under_way = TraceJob.objects.select_for_update().filter(tenant_id=tenant_id, endpoint_id=endpoint_id, file=None, state="running")
+    for row in under_way:
+        row.state, row.finished_at, row.holder, row.checkpoint = "cancelled", now, None, None
+        row.save(update_fields=["state", "finished_at", "holder", "checkpoint"])
+        label = f"{row.kind} {row.input_name}"
+        changes.record(tenant_id=tenant_id, actor=actor, action="trace_job.cancel", object_id=row.id, object_label=label, publishes=False)
 
 
 def _noted(row: TraceCapture, actor: Actor, action: str, *, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> None:

@@ -38,6 +38,7 @@ MAX_QUOTAS_PER_TENANT = 1000
 NEAR = 0.8  # of a limit: from there on the console warns
 READ_S = 0.5
 SWEEP_S = 45.0
+EVERY_S = 120.0  # as beat asks for it (settings.django)
 DRIFT = f"{quota.PREFIX}drift"  # by key: how far Valkey was from the usage when they were last compared
 _log = logging.getLogger(__name__)
 
@@ -339,10 +340,8 @@ def sweep(now: datetime, *, within_s: float = SWEEP_S) -> int:
         redis.RedisError: Valkey does not answer.
     """
     began_s, changed = time.monotonic(), 0
-    refs = all_tenants()
-    start = int(now.timestamp() // 60) % len(refs) if refs else 0
     with queries.valkey(READ_S) as client:
-        for ref in refs[start:] + refs[:start]:
+        for ref in support.in_turn(all_tenants(), now.timestamp(), every_s=EVERY_S):
             if time.monotonic() - began_s > within_s:
                 _log.warning("the time for quotas was over before all tenants had their turn")
                 break

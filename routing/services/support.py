@@ -10,6 +10,7 @@ from tenants.core.errors import Invalid, LimitReached, NotFound
 from tenants.models import TenantRow
 
 Row = TypeVar("Row", bound=TenantRow)
+T = TypeVar("T")
 
 
 def locked(model: type[Row], *, tenant_id: UUID, row_id: UUID) -> Row:
@@ -22,6 +23,15 @@ def locked(model: type[Row], *, tenant_id: UUID, row_id: UUID) -> Row:
     if row is None:
         raise NotFound
     return row
+
+
+def in_turn(refs: list[T], at_s: float, *, every_s: float) -> list[T]:
+    """The same, beginning with another one at each sweep: who comes first may use up its time, so everybody is first in turn.
+
+    ``at_s`` is the clock, ``every_s`` the time between two sweeps.
+    """
+    start = int(at_s // every_s) % len(refs) if refs else 0
+    return refs[start:] + refs[:start]
 
 
 def within(count: int, maximum: int, what: str) -> None:

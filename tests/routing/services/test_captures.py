@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -12,8 +12,10 @@ from django.db import DatabaseError, connection, transaction
 from namespaces.core.captures import capture_key
 from namespaces.core.keyring import TenantKey
 from routing.core import capture
-from routing.models import CapturedRequest, TraceCapture
+from routing.models import CapturedRequest, TraceCapture, TraceJob
 from routing.services import captures, publishing
+from routing.services.traces import jobs
+from routing.services.traces.jobs import Input
 from routing.traces.analysis import analyse
 from routing.traces.request import TraceRequest
 from tenants.actor import Actor
@@ -22,7 +24,8 @@ from tenants.core.roles import Role, permissions
 from tenants.scoping import tenant_scope
 from tests.routing.services.captured import keep, packed, record
 from tests.routing.services.made import Made
-from tests.routing.services.rows import ACTOR, actions, an_endpoint, version
+from tests.routing.services.rows import ACTOR, a_model, a_pool, actions, an_endpoint, version
+from tests.routing.services.traces.made import a_file, an_analysis
 
 pytestmark = pytest.mark.django_db
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -339,3 +342,24 @@ def test_a_role_that_does_not_configure_is_refused_by_the_service_too(acorn: Mad
     with tenant_scope(acorn.id):
         getattr(captures, change)(tenant_id=acorn.id, actor=admin, endpoint_id=chat, now=NOW, **more)
     assert status(acorn, chat) != before
+
+
+def test_deleting_ends_the_jobs_that_read_it_and_no_others(acorn: Made) -> None:
+    """A job may have read all that was captured; one over another endpoint goes on, and one over a trace that was sent waits on."""
+    chat = endpoint(acorn)
+    with tenant_scope(acorn.id):
+        other = an_endpoint(acorn.id, "other", pool=a_pool(acorn.id, "others"), model=a_model(acorn.id, "another")).id
+    for one in (chat, other):
+        keep(record(acorn.id, enable(acorn, one, share=1.0).id, NOW))
+    with tenant_scope(acorn.id):
+        reading = jobs.analyze(tenant_id=acorn.id, actor=ACTOR, of=Input(endpoint="chat"))
+        TraceJob.objects.filter(id=reading.id).update(state="running", holder=uuid4(), checkpoint=b"what it had read")
+        elsewhere = jobs.analyze(tenant_id=acorn.id, actor=ACTOR, of=Input(endpoint="other"))
+        TraceJob.objects.filter(id=elsewhere.id).update(state="running", holder=uuid4())
+    sent = an_analysis(acorn, a_file(acorn))
+    delete(acorn, chat)
+    with tenant_scope(acorn.id):
+        states = {row.id: (row.state, row.holder, row.checkpoint) for row in TraceJob.objects.filter(tenant_id=acorn.id)}
+        assert states[reading.id] == ("cancelled", None, None)
+        assert (states[elsewhere.id][0], states[sent.id][0]) == ("running", "queued")
+        assert actions(acorn.id).count("trace_job.cancel") == 1

@@ -339,6 +339,23 @@ def test_the_sweep_wakes_workers_for_what_waits_and_what_was_left(acorn: Made, b
     assert str(held.id).encode() not in sent
 
 
+def test_who_was_served_longest_ago_is_woken_for_first(acorn: Made, birch: Made, valkey_url: str) -> None:
+    """Acorn comes first by name and always has a job waiting; birch, which waits for its first, is before it once acorn was served."""
+    file = a_file(acorn)
+    done, more, first = an_analysis(acorn, file), an_analysis(acorn, file), an_analysis(birch, a_file(birch))
+
+    def order() -> list[str]:
+        assert running.sweep() == 2
+        with redis.Redis.from_url(valkey_url) as client:
+            sent = client.lrange("celery:bulk\x06\x169", 0, 1)  # the newest first
+        return [next(str(row.id) for row in (done, more, first) if str(row.id).encode() in one) for one in reversed(sent)]
+
+    assert order() == [str(done.id), str(first.id)]
+    with tenant_scope(acorn.id):
+        TraceJob.objects.filter(id=done.id).update(state="done", attempt_at=timezone.now(), finished_at=timezone.now())
+    assert order() == [str(first.id), str(more.id)]
+
+
 def test_jobs_are_their_tenants_alone(acorn: Made, birch: Made) -> None:
     """For reading, cancelling, deleting and carrying out; and a job may not be over another tenant's trace."""
     file = a_file(acorn)
