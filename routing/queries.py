@@ -212,7 +212,7 @@ def latest_versions(tenant_id: UUID, policy_ids: list[UUID]) -> dict[UUID, Polic
 
 
 Audits = Literal["none", "only", "all"]  # whether a list holds probes of isolation audits
-AUDITS = Q(record__has_key="audit")  # what is false is left out of a stored record
+AUDITS = Q(record__has_key="audit")  # what is false is left out of a stored record; the index decision_audits is of these rows
 
 # ---- decisions ---------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class DecisionRow(TenantRow):
         indexes = [
             models.Index(fields=["tenant", "-started_at"], name="decision_by_time"),
             models.Index(fields=["tenant", "endpoint_id", "-started_at"], name="decision_by_endpoint"),
+            models.Index(fields=["tenant", "-started_at"], condition=models.Q(record__has_key="audit"), name="decision_audits"),  # queries.AUDITS
         ]
 
     def __str__(self) -> str:

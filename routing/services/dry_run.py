@@ -17,7 +17,7 @@ from routing.models import DecisionRow, Endpoint, PolicyVersion
 from routing.services import disclosure, policies, trials
 
 MAX_DECISIONS = 2000  # newest first
-MAX_SCANNED = 100_000  # decisions among which those with candidates are looked for
+MAX_SCANNED = 100_000  # decisions, audits among them, in which those with candidates are looked for
 WINDOW = timedelta(days=7)
 
 
@@ -88,11 +88,11 @@ def run(*, tenant_id: UUID, endpoint: Endpoint, policy: RoutingPolicy, whole: bo
     In the tenant's scope. ``whole`` as in :func:`routing.services.trials.report`; ``own_replica_ids`` as in :mod:`routing.services.disclosure`.
     """
     since = now - WINDOW
-    recent = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since).exclude(queries.AUDITS)
-    recent = recent.order_by("-started_at")
-    oldest = recent.values_list("started_at", flat=True)[MAX_SCANNED : MAX_SCANNED + 1].first()  # by the index; few rows keep candidates
+    recent = DecisionRow.objects.filter(tenant_id=tenant_id, endpoint_id=endpoint.id, started_at__gte=since).order_by("-started_at")
+    oldest = recent.values_list("started_at", flat=True)[MAX_SCANNED : MAX_SCANNED + 1].first()  # from the index alone: no row is read for it
     since = since if oldest is None else oldest
-    rows = list(recent.filter(started_at__gte=since, record__has_key="candidates")[: MAX_DECISIONS + 1])
+    kept = recent.exclude(queries.AUDITS).filter(started_at__gte=since, record__has_key="candidates")  # few rows
+    rows = list(kept[: MAX_DECISIONS + 1])
     known = _known(tenant_id, endpoint)
     oldest_first = [queries.record_of(row) for row in reversed(rows[:MAX_DECISIONS])]
     found = [dry_run.redo(record, known.get((record.policy, record.policy_version)), policy, turn=turn) for turn, record in enumerate(oldest_first)]
