@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 import uuid
 from datetime import timedelta
+from urllib.parse import parse_qs
 
 import pytest
 from django.db import connection
@@ -75,6 +77,7 @@ def test_the_list_is_narrowed_by_time_beside_the_other_filters(town: Town, as_ow
     assert listed(f"from={_utc(hours=1)}") == ["new", "within the hour", "failed"]
     assert listed(f"to={_utc(hours=1)}%2B00:00") == ["today", "older"]
     assert listed(f"to={_utc(hours=9)}&namespace=ns-1f2e3d") == ["today"]  # of a namespace the last day of the range is looked through
+    assert listed(f"to={_utc(hours=40)}&namespace=ns-1f2e3d") == ["older"]
     page = town.owner.get(f"/t/acorn/decisions?within=between&from={_utc(hours=11)}").content.decode()
     assert '<option value="between" selected>' in page
     assert f'value="{_utc(hours=11)[:14]}' in page
@@ -118,6 +121,9 @@ def test_pages_of_a_range_keep_it(town: Town, as_owner: AsOwner) -> None:
         url = "/t/acorn/decisions" + older[1].replace("&amp;", "&") if older else ""
     assert url == ""
     assert set(seen) == {str(one.id) for one in inside}
+    newest = re.search(r'href="\?([^"]+)">Newest', page)
+    assert newest
+    assert set(parse_qs(html.unescape(newest[1]))) == {"from", "to", "slower"}
 
 
 def test_pages_follow_each_other_without_gap_or_repeat(town: Town, as_owner: AsOwner) -> None:
