@@ -22,14 +22,14 @@ class EngineWord:
     """One router's word on one engine. Empty and None are "not said"."""
 
     condition: str = ""
-    away_since_s: float | None = None  # since when the router cannot reach it; None: it can, or does not say
-    away_for_s: float = 0.0  # by the same router's clock
     build: str = ""
     models: frozenset[str] = frozenset()
     block_tokens: int | None = None  # as the engine says on its metrics page
     capacity_tokens: int | None = None
     ranks: tuple[Rank, ...] = ()
     trust: str = ""  # a likely cause, where prediction and reuse contradict each other
+    away_since_s: float | None = None  # since when the router cannot reach it; None: it can, or does not say
+    away_for_s: float = 0.0  # by the same router's clock
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -54,6 +54,7 @@ async def test_an_engine_is_reported_with_what_it_says_of_itself(rig: Rig) -> No
     told = await check(rig)
     assert told == {
         "condition": "ok",
+        "away_since": None,
         "in_flight": 0,
         "max_concurrency": None,
         "queued_tokens": 0,

@@ -40,6 +40,8 @@ def test_one_report_in_full() -> None:
     assert (word.at_s, word.state, word.versions, word.refused) == (100.0, "stale", {TENANT: 7}, {TENANT: "rollback"})
     ranks = (Rank(0, "degraded", "gap", 60.0),)
     assert word.engines == {URL: EngineWord("ok", "b1", frozenset({"m"}), 32, 1000, ranks=ranks, trust="flag")}
+    away = parsed(at=100.0, replicas={URL: {**engine, "condition": "failing (active)", "away_since": 58.0}}).engines[URL]
+    assert (away.condition, away.away_since_s, away.away_for_s) == ("failing (active)", 58.0, 42.0)
     assert word.artifacts == {"ab" * 32: "refused: slow"}
     assert word.mismatches == (Mismatch(TENANT, TENANT, "tools", 3),)
 

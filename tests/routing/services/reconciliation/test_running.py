@@ -174,7 +174,7 @@ def test_events_that_cannot_be_relied_on_where_they_are_declared(place: Place) -
     with place.later(200):
         (only,) = place.run().findings
     assert only.kind == "residency_degraded"
-    assert "r1: degraded, events were lost" in only.explanation
+    assert "r1: degraded, reports lost" in only.explanation
 
 
 def test_parity_trust_and_artifacts_as_routers_tell_them(place: Place) -> None:
