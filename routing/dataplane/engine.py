@@ -13,11 +13,11 @@ from routing.core.calibration import Calibration
 from routing.core.exposition import EngineLoad
 from routing.core.ledger import Ledger
 from routing.core.reach import Condition
-from routing.core.siblings import NONE_SHARED, Shared
+from routing.core.siblings import Shared
 from routing.core.work_clock import WorkClock
 from routing.core.working_set import WorkingSet
 from routing.dataplane.feeds.kv_sources import Source
-from routing.dataplane.ranks import SCRAPE_FADE_S, SCRAPE_TOO_OLD_S, Rank, Scrape
+from routing.dataplane.ranks import Rank, Scrape
 
 MISSES_UNTIL_UNREACHABLE = 2
 MODELS_TOO_OLD_S = 180.0  # a list of models that is older says nothing any more
@@ -52,7 +52,6 @@ class Engine:
     promised_tokens: float = 0.0  # prompts and expected answers of this router's requests in flight there
     promised_scraped: float = 0.0  # as of the latest scrape, which shows them
     scrape: Scrape | None = None
-    excess: tuple[float, float] = (0.0, 0.0)  # requests waiting and running as of the latest scrape that nobody known here has sent
     waiting: float | None = None  # requests in its queue, as it last said
     facts: Facts = field(default_factory=Facts)
     facts_due_s: float = 0.0  # monotonic; when to ask again which build it is
@@ -155,10 +154,7 @@ class Engine:
             self.away_since = unix_s
 
     def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None) -> None:
-        """Take in a scrape: what is neither ours nor, as they last said, our siblings' (``shared``; None: there are none) is foreign.
-
-        What siblings began a moment ago they have not said yet: where there are siblings, foreign is only what two scrapes in a row show.
-        """
+        """Take in a scrape; ``shared`` is what siblings have there, None where there are none."""
         _, waiting = self.queued(now_s)
         self.waiting = load.waiting
         if load.running_adapters is not None:
@@ -168,33 +164,20 @@ class Engine:
             self.counts_requests = True
             self.served_others |= load.finished > self.sequences
         self.sequences_scraped = self.sequences
-        told = shared or NONE_SHARED
-        excess = (
-            max(0.0, (load.waiting or 0.0) - waiting - told.waiting),
-            max(0.0, (load.running or 0.0) - max(0, self.in_flight - waiting) - told.decodes),
-        )
-        foreign = excess if shared is None else (min(excess[0], self.excess[0]), min(excess[1], self.excess[1]))
-        self.excess = excess
-        self.scrape = Scrape(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1])
+        own = (waiting, max(0, self.in_flight - waiting))
+        self.scrape = Scrape.of((load.waiting or 0.0, load.running or 0.0), own, shared, self.scrape, now_s)
 
     def free_tokens(self, now_s: float) -> float | None:
         """Tokens of its KV cache that nobody uses, as of the latest scrape, less what was sent there since; None: it does not say, or
         has not of late."""
-        if self.kv_used is None or self.capacity_tokens is None or self.scrape is None or now_s - self.scrape.at_s > SCRAPE_TOO_OLD_S:
+        if self.kv_used is None or self.capacity_tokens is None or self.scrape is None or not self.scrape.fresh(now_s):
             return None
         return self.capacity_tokens * (1.0 - self.kv_used) - max(0.0, self.promised_tokens - self.promised_scraped)
 
     def kv_share(self, now_s: float) -> float:
         """The share of its KV cache in use, as of a scrape that is not old; 0 where it does not say: what nobody knows keeps nobody away."""
-        fresh = self.scrape is not None and now_s - self.scrape.at_s <= SCRAPE_TOO_OLD_S
-        return self.kv_used if fresh and self.kv_used is not None else 0.0
+        return self.kv_used if self.kv_used is not None and self.scrape is not None and self.scrape.fresh(now_s) else 0.0
 
     def foreign(self, now_s: float) -> tuple[float, float]:
         """Foreign waiting tokens and foreign decodes, faded by the scrape's age; a scrape never replaces the ledger, it only adds an excess."""
-        if self.scrape is None:
-            return 0.0, 0.0
-        age_s = now_s - self.scrape.at_s
-        if age_s > SCRAPE_TOO_OLD_S:
-            return 0.0, 0.0
-        faded = math.exp(-age_s / SCRAPE_FADE_S)
-        return self.scrape.foreign_waiting * self.mean_uncached_tokens * faded, self.scrape.foreign_running * faded
+        return (0.0, 0.0) if self.scrape is None else self.scrape.faded(now_s, self.mean_uncached_tokens)

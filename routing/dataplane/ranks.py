@@ -24,11 +24,37 @@ SCRAPE_TOO_OLD_S = 15.0
 
 @dataclass(slots=True)
 class Scrape:
-    """Others' work on an engine or rank, as of ``at_s`` (monotonic): what it reported minus what was ours and our siblings' at that moment."""
+    """Others' work at an engine or rank, as of ``at_s`` (monotonic): what it reported minus what was ours and our siblings' at that moment."""
 
     at_s: float
     foreign_waiting: float
     foreign_running: float
+    excess: tuple[float, float]  # requests waiting and running that nobody known here has sent
+
+    @classmethod
+    def of(cls, reported: tuple[float, float], own: tuple[int, int], shared: Shared | None, before: Scrape | None, now_s: float) -> Scrape:
+        """What is neither ours nor, as they last said, our siblings' (``shared``; None: there are none) is foreign. ``reported`` and ``own`` are
+        requests waiting and running.
+
+        What siblings began a moment ago they have not said yet: where there are siblings, foreign is only what two scrapes in a row show.
+        """
+        told = shared or NONE_SHARED
+        excess = (max(0.0, reported[0] - own[0] - told.waiting), max(0.0, reported[1] - own[1] - told.decodes))
+        earlier = (0.0, 0.0) if before is None else before.excess
+        foreign = excess if shared is None else (min(excess[0], earlier[0]), min(excess[1], earlier[1]))
+        return cls(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1], excess=excess)
+
+    def fresh(self, now_s: float) -> bool:
+        """Whether it still says anything."""
+        return now_s - self.at_s <= SCRAPE_TOO_OLD_S
+
+    def faded(self, now_s: float, mean_tokens: float) -> tuple[float, float]:
+        """Foreign waiting tokens, at ``mean_tokens`` a request, and foreign decodes, faded by age."""
+        age_s = now_s - self.at_s
+        if age_s > SCRAPE_TOO_OLD_S:
+            return 0.0, 0.0
+        faded = math.exp(-age_s / SCRAPE_FADE_S)
+        return self.foreign_waiting * mean_tokens * faded, self.foreign_running * faded
 
 
 @dataclass(slots=True)
@@ -42,7 +68,6 @@ class Rank:
     in_flight: int = 0
     kv_used: float | None = None
     scrape: Scrape | None = None
-    excess: tuple[float, float] = (0.0, 0.0)
     key: str = field(init=False)
     target: tuple[str, int] = field(init=False)
 
@@ -68,24 +93,18 @@ class Rank:
 
     def foreign(self, now_s: float) -> tuple[float, float]:
         """As of an engine: waiting tokens and decodes that others sent."""
-        if self.scrape is None or (age_s := now_s - self.scrape.at_s) > SCRAPE_TOO_OLD_S:
-            return 0.0, 0.0
-        faded = math.exp(-age_s / SCRAPE_FADE_S)
-        return self.scrape.foreign_waiting * self.engine.mean_uncached_tokens * faded, self.scrape.foreign_running * faded
+        return (0.0, 0.0) if self.scrape is None else self.scrape.faded(now_s, self.engine.mean_uncached_tokens)
 
     def kv_share(self, now_s: float) -> float:
         """As of an engine: the share of its KV cache in use; 0 where it does not say."""
-        fresh = self.scrape is not None and now_s - self.scrape.at_s <= SCRAPE_TOO_OLD_S
-        return self.kv_used if fresh and self.kv_used is not None else 0.0
+        return self.kv_used if self.kv_used is not None and self.scrape is not None and self.scrape.fresh(now_s) else 0.0
 
     def scraped(self, load: RankLoad, now_s: float, shared: Shared | None) -> None:
         """Take in the rank's own rows of a scrape, as an engine does its sums."""
         _, waiting = self.ledger.queued(now_s)
-        told = shared or NONE_SHARED
-        excess = (max(0.0, load.waiting - waiting - told.waiting), max(0.0, load.running - max(0, self.in_flight - waiting) - told.decodes))
-        foreign = excess if shared is None else (min(excess[0], self.excess[0]), min(excess[1], self.excess[1]))
-        self.excess, self.kv_used = excess, load.kv_used
-        self.scrape = Scrape(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1])
+        own = (waiting, max(0, self.in_flight - waiting))
+        self.kv_used = load.kv_used
+        self.scrape = Scrape.of((load.waiting, load.running), own, shared, self.scrape, now_s)
 
 
 def key(url: str, number: int) -> str:

@@ -143,7 +143,7 @@ async def queue_of_others(seed: int) -> DecisionRecord:
         others = [asyncio.create_task(it.chat(text(seed + number, PROMPT_WORDS), f"q{number}", url=it.fleet[0].url)) for number in range(6)]
         engine = it.router.plane.engine(it.fleet[0].url)
         async with asyncio.timeout(10):
-            while sum(engine.excess) < 5:  # an engine shows its queue when a step ends
+            while engine.scrape is None or sum(engine.scrape.excess) < 5:  # an engine shows its queue when a step ends
                 await asyncio.sleep(0.01)
                 await it.scrape()
         await it.chat(text(seed + 99, 100), "mine")
