@@ -50,7 +50,7 @@ def is_full(replica: Replica) -> bool:
 
 def ramp(since_return_s: float) -> float:
     """The share of an ordinary load that a replica may take ``since_return_s`` after it came back, in [RAMP_LEAST, 1]."""
-    return min(1.0, RAMP_LEAST + (1.0 - RAMP_LEAST) * max(0.0, since_return_s) / RAMP_S)
+    return 1.0 if since_return_s >= RAMP_S else RAMP_LEAST + (1.0 - RAMP_LEAST) * max(0.0, since_return_s) / RAMP_S
 
 
 def shortlist(ask: Ask, eligible: Sequence[Replica], *, by_seconds: bool) -> Shortlist:

@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(slots=True)  # building a frozen one takes three times as long, and each decision builds one for each replica
 class Replica:
-    """One candidate, as known at this instant. Never written to.
+    """One candidate, as known at this instant. Never written to by whoever did not make it.
 
     Speeds: ``prefill_tokens_per_s`` > 0. Times in seconds. ``queued_tokens`` is uncached prompt tokens that this router sent and that have no
     first byte yet; ``foreign_tokens`` is waiting work of others beyond that, as scraped, faded by age.

@@ -81,40 +81,38 @@ class Pictures:
         shared = plane.siblings.load(name, now_s)
         adapter = engine.adapter_price(endpoint.entry.served_model, now_s, declared=endpoint.entry.adapter is not None)
         calibration = engine.calibration
-        return Replica(
-            id=text(entry.id),
-            name=entry.name,
-            queued_tokens=queued_tokens + shared.queued_tokens,
-            foreign_tokens=foreign_tokens,
-            active_decodes=max(0, place.in_flight - waiting) + shared.decodes + foreign_running,
-            in_flight=place.in_flight + round(shared.in_flight),
-            last_chosen=self._state.chosen.get(entry.id, 0),
-            matched_tokens=belief.matched_tokens,
-            confidence=belief.confidence * kappa,
-            evidence=belief.evidence,
-            evidence_age_s=belief.age_s,
-            residency=belief.state,
-            prefill_tokens_per_s=calibration.rate(self._pool_rate, now_s),
-            fixed_s=calibration.fixed_s,
-            network_s=calibration.network_s,
-            decode_interference=calibration.gamma,
-            working_set_blocks=place.working_set.size(now_s),
-            capacity_blocks=int((place.capacity_tokens or 0) * prompt.bytes_per_token / prefix.WIDE_BYTES),
-            reuse_share=calibration.reuse_share,
-            kv_used=place.kv_share(now_s),
-            max_concurrency=entry.max_concurrency,
-            ramp=ramp(now_s - engine.returned_at_s),
-            lower_tokens=belief.lower_tokens * kappa,
-            tier=belief.tier,
-            tier_tokens_per_s=None if belief.tier is None else calibration.tier_rate(belief.tier),
-            new_blocks=max(0, self._covered_bytes - belief.held_bytes) // prefix.WIDE_BYTES,
-            adapter=None if adapter.slot == "none" else endpoint.entry.served_model,
-            adapter_s=adapter.own_s,
-            displaced_s=adapter.displaced_s,
-            slot=adapter.slot,
-            rank=prefix.rank(self._head, entry.id.bytes if rank is None else entry.id.bytes + bytes((rank.number,))),
-            dp_rank=None if rank is None else rank.number,
-        )
+        seen = Replica(text(entry.id), entry.name)  # to hand so many values over by name would take seven times as long as to write them
+        seen.queued_tokens = queued_tokens + shared.queued_tokens
+        seen.foreign_tokens = foreign_tokens
+        seen.active_decodes = max(0, place.in_flight - waiting) + shared.decodes + foreign_running
+        seen.in_flight = place.in_flight + round(shared.in_flight)
+        seen.last_chosen = self._state.chosen.get(entry.id, 0)
+        seen.matched_tokens = belief.matched_tokens
+        seen.confidence = belief.confidence * kappa
+        seen.evidence = belief.evidence
+        seen.evidence_age_s = belief.age_s
+        seen.residency = belief.state
+        seen.prefill_tokens_per_s = calibration.rate(self._pool_rate, now_s)
+        seen.fixed_s = calibration.fixed_s
+        seen.network_s = calibration.network_s
+        seen.decode_interference = calibration.gamma
+        seen.working_set_blocks = place.working_set.size(now_s)
+        seen.capacity_blocks = int((place.capacity_tokens or 0) * prompt.bytes_per_token / prefix.WIDE_BYTES)
+        seen.reuse_share = calibration.reuse_share
+        seen.kv_used = place.kv_share(now_s)
+        seen.max_concurrency = entry.max_concurrency
+        seen.ramp = ramp(now_s - engine.returned_at_s)
+        seen.lower_tokens = belief.lower_tokens * kappa
+        seen.tier = belief.tier
+        seen.tier_tokens_per_s = None if belief.tier is None else calibration.tier_rate(belief.tier)
+        seen.new_blocks = max(0, self._covered_bytes - belief.held_bytes) // prefix.WIDE_BYTES
+        seen.adapter = None if adapter.slot == "none" else endpoint.entry.served_model
+        seen.adapter_s = adapter.own_s
+        seen.displaced_s = adapter.displaced_s
+        seen.slot = adapter.slot
+        seen.rank = prefix.rank(self._head, entry.id.bytes if rank is None else entry.id.bytes + bytes((rank.number,)))
+        seen.dp_rank = None if rank is None else rank.number
+        return seen
 
     def _best_rank(self, replica: ReplicaView, engine: Engine, part: Literal["answer", "prefill"]) -> Replica:
         """The replica as its best rank: cache and queue are that rank's, requests in flight are all, since those a declaration bounds."""

@@ -90,6 +90,7 @@ def _fill_events(plane: Plane, namespace: Namespace, owner: bytes, ids: list[arr
     plane.events.claim(namespace.salt, ns_key=key, owner=owner, seed=namespace.index_seed)
     for url in plane.replicas:
         target = (url, 0)
+        plane.engine(url).facts.block_tokens = BLOCK_TOKENS  # so that chains are made where prompts are measured
         plane.events.set_generation(target, 1, time.monotonic())
         for token_ids in ids:
             count = rng.randrange(1, len(token_ids) // BLOCK_TOKENS + 1)
