@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from namespaces.audit.case import Facts, Outcome
 from namespaces.audit.cases import CASES
@@ -210,6 +213,13 @@ def test_a_tokenizer_that_makes_more_of_each_word_costs_no_more() -> None:
 @pytest.mark.parametrize("told", [0, 1, 1040, 2600, 10**9])
 def test_no_word_of_an_engine_makes_prompts_short_or_endless(told: int) -> None:
     assert LEAST_WORDS <= words_for(told) <= WORDS_A_PROMPT
+
+
+@given(tokens_a_word=st.floats(1.0, 4.0), template=st.integers(0, 40), seen=st.floats(0.97, 1.0))
+def test_prompts_that_are_measured_in_an_engines_tokens_have_1024_of_them(tokens_a_word: float, template: int, seen: float) -> None:
+    """Also where what was measured held a template that not every route has, and other words are a little shorter in tokens."""
+    words = words_for(math.ceil(WORDS_A_PROMPT * tokens_a_word) + template)
+    assert words * max(1.0, tokens_a_word * seen) >= 1024
 
 
 def test_no_adapter_no_case_and_it_says_so() -> None:
