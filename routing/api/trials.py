@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from django.utils import timezone
 from rest_framework.request import Request
@@ -133,10 +131,4 @@ class EndpointDryRun(TrialView):
             own_replica_ids=None if self.may(Permission.PLATFORM) else queries.own_replica_ids(self.tenant_id),
             now=timezone.now(),
         )
-        return self.answer(_dry_run(found))
-
-
-def _dry_run(found: dry_run.DryRun) -> trial_shapes.DryRunOut:
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    plain["summary"]["left_out"] = [{"why": why, "count": count} for why, count in found.summary.left_out]
-    return msgspec.convert(plain, trial_shapes.DryRunOut)
+        return self.answer(msgspec.convert(found, trial_shapes.DryRunOut, from_attributes=True))

@@ -141,6 +141,14 @@ def _rank(candidate: CandidateRecord, eligible: Sequence[CandidateRecord], polic
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Decisions that could not be redone, by why."""
+
+    why: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Decisions before and after. Sums run over the decisions that could be redone; ``left_out`` counts the others by why."""
 
@@ -150,7 +158,7 @@ class Summary:
     ttft_after_s: float | None
     cached_before: float | None  # expected, mean, tokens
     cached_after: float | None
-    left_out: tuple[tuple[str, int], ...]
+    left_out: tuple[LeftOut, ...]
 
 
 def summary(found: Sequence[Redone | str]) -> Summary:
@@ -169,5 +177,5 @@ def summary(found: Sequence[Redone | str]) -> Summary:
         ttft_after_s=over([one.after.expected_ttft_s for one in redone]),
         cached_before=over([one.before.expected_cached_tokens for one in redone]),
         cached_after=over([one.after.expected_cached_tokens for one in redone]),
-        left_out=tuple(sorted((reason, reasons.count(reason)) for reason in set(reasons))),
+        left_out=tuple(LeftOut(reason, reasons.count(reason)) for reason in sorted(set(reasons))),
     )

@@ -75,7 +75,7 @@ def _lines(endpoint: str, policy: str, found: DryRun) -> list[str]:
         f"{found.went_wrong:,} of them were kept because they went wrong, and weigh more here than among all requests",
         "",
         f"redone        {summary.redone:,}",
-        *(f"left out      {count:,}: {why}" for why, count in summary.left_out),
+        *(f"left out      {one.count:,}: {one.why}" for one in summary.left_out),
     ]
     if summary.redone:
         lines += [
