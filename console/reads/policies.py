@@ -15,6 +15,7 @@ from tenants.queries import parse_uuid
 MAX_ROWS = 500
 MAX_VERSIONS = 200  # shown, newest first
 OFFERED = 200  # endpoints by name; of more one is typed
+MAX_MOVES = 100  # endpoints that one activation moves: each is a change of its own in the audit log
 KINDS: dict[Kind, str] = {"routing": "Routing policies", "slo": "Latency targets"}
 
 
@@ -50,6 +51,14 @@ def uses(tenant_id: UUID, policy: Policy) -> list[Use]:
     for column in _ROLES:
         wanted |= Q(**{f"{column}__policy": policy})
     return _uses(list(_users(tenant_id).filter(wanted)[:MAX_ROWS])).get(policy.id, [])
+
+
+def moving(tenant_id: UUID, to: PolicyVersion) -> tuple[list[Use], bool]:
+    """Endpoints that run another version of the same policy, by name, ``MAX_MOVES`` at most; and whether there are more."""
+    role = "routing_policy" if to.policy.kind == "routing" else "slo_policy"
+    found = _users(tenant_id).filter(**{f"{role}__policy": to.policy_id}).exclude(**{role: to.id})[: MAX_MOVES + 1]
+    uses = [Use(endpoint, getattr(endpoint, role).version, "runs") for endpoint in found]
+    return uses[:MAX_MOVES], len(uses) > MAX_MOVES
 
 
 _ROLES = ("routing_policy", "slo_policy", "candidate_policy", "previous_policy")

@@ -162,7 +162,7 @@ class ActivateVersion(PolicyPages):
     def post(self, request: HttpRequest, policy_id: UUID, version: str) -> HttpResponse:
         policy, to = self._version(policy_id, version)
         chosen, other = set(request.POST.getlist("endpoint")), request.POST.get("other", "").strip()
-        targets = [use.endpoint for use in reads.uses(self.tenant_id, policy) if use.how == "runs" and str(use.endpoint.id) in chosen]
+        targets = [use.endpoint for use in reads.moving(self.tenant_id, to)[0] if str(use.endpoint.id) in chosen]
         if other:
             try:
                 targets.append(queries.endpoint(self.tenant_id, other))
@@ -195,18 +195,24 @@ class ActivateVersion(PolicyPages):
         return HttpResponseRedirect(reverse("console:endpoint_try", args=[self.caller.seat.slug, targets[0].id]) + f"?policy={to.id}")
 
     def _ask(self, policy: Policy, to: PolicyVersion, *, other: str = "", wrong: str = "") -> HttpResponse:
-        running = [use for use in reads.uses(self.tenant_id, policy) if use.how == "runs"]
-        specs = {one.version: one.spec for one in reads.versions(self.tenant_id, policy)}
-        kind = cast(policies.Kind, policy.kind)
-        moves = [(use, policies.diff(kind, specs[use.version], to.spec)) for use in running if use.version != to.version and use.version in specs]
-        users = {use.endpoint.id for use in running}
-        names = [name for row_id, name in reads.endpoint_names(self.tenant_id) if row_id not in users]
-        context = {"policy": policy, "to": to, "moves": moves, "running": running, "names": names, "other": other, "wrong": wrong}
+        uses, more = reads.moving(self.tenant_id, to)
+        old = queries.policy_versions(self.tenant_id, policy.id).filter(version__in={use.version for use in uses})
+        changes = {one.version: policies.diff(cast(policies.Kind, policy.kind), one.spec, to.spec) for one in old}
+        context = {
+            "policy": policy,
+            "to": to,
+            "moves": [(use, changes[use.version]) for use in uses],
+            "more": more,
+            "used": bool(uses) or any(use.how == "runs" for use in reads.uses(self.tenant_id, policy)),
+            "names": [name for _, name in reads.endpoint_names(self.tenant_id)],
+            "other": other,
+            "wrong": wrong,
+        }
         return self.page("console/policy_activate.html", context, status=400 if wrong else 200)
 
     def _version(self, policy_id: UUID, version: str) -> tuple[Policy, PolicyVersion]:
         policy = self.policy(policy_id)
-        found = PolicyVersion.objects.filter(tenant_id=self.tenant_id, policy=policy, version=_number(version)).first()
+        found = PolicyVersion.objects.filter(tenant_id=self.tenant_id, policy=policy, version=_number(version)).select_related("policy").first()
         if found is None:
             raise NotFound
         return policy, found

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from console.reads import policies as reads
 from routing.core.policy_form import POLICIES, form_fields
 from routing.models import Endpoint, Policy, PolicyVersion
 from tenants.models import AuditEntry
@@ -191,6 +193,28 @@ def test_a_policy_that_nobody_uses_is_activated_on_an_endpoint_by_its_name(town:
     with tenant_scope(town.acorn.tenant_id):
         row = Endpoint.objects.select_related("routing_policy__policy", "slo_policy__policy").get()
         assert (row.routing_policy if kind == "routing" else row.slo_policy).policy.name == "night"
+
+
+def test_one_activation_moves_so_many_and_says_that_there_are_more(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one finds the rest, and in the end there is none."""
+    monkeypatch.setattr(reads, "MAX_MOVES", 2)
+    edit(town, "policy: round_robin\n")
+    with tenant_scope(town.acorn.tenant_id):
+        for name in ("second", "third"):
+            row = Endpoint.objects.get(name="llama-chat")
+            row.id, row.name = uuid4(), name
+            row._state.adding = True
+            row.save()
+    path = f"/t/acorn/policies/{town.acorn.policy_id}/versions/2/activate"
+    for offered, more in ((["llama-chat", "second"], True), (["third"], False)):
+        page = town.owner.get(path).content.decode()
+        assert re.findall(r"<strong>([a-z-]+)</strong>, from v1", page) == offered
+        assert ("Ask again for the next." in page) is more
+        chosen = re.findall(r'name="endpoint" value="([0-9a-f-]{36})"', page)
+        assert town.owner.post(path, {"endpoint": chosen}).status_code == 302
+    assert "runs v2 already" in town.owner.get(path).content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        assert set(Endpoint.objects.values_list("routing_policy__version", flat=True)) == {2}
 
 
 def test_from_a_version_to_its_trial(town: Town) -> None:
