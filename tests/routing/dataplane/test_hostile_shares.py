@@ -186,6 +186,23 @@ async def test_silent_connections_make_room_and_busy_ones_stay(make_rig: MakeRig
     newcomer_writer.close()
 
 
+async def test_a_silent_connection_goes_before_one_that_is_idle(make_rig: MakeRig) -> None:
+    """Whoever has asked before, and is kept for the next request, stays, although it is the oldest."""
+    rig = await make_rig(max_connections=2)
+    kept, kept_writer = await ask(rig, request())
+    assert (await kept.readline()).startswith(b"HTTP/1.1 200 ")
+    await rig.settled()
+    silent, silent_writer = await ask(rig, b"")
+    await until(lambda: len(rig.router.plane.holdings.connections) == 2)
+    newcomer, newcomer_writer = await ask(rig, b"")
+    assert await asyncio.wait_for(silent.read(), 10) == b""
+    kept_writer.write(request())
+    await until(lambda: rig.served() == 2)
+    for writer in (kept_writer, silent_writer, newcomer_writer):
+        writer.close()
+    del newcomer
+
+
 async def test_where_all_connections_are_busy_the_newcomer_goes(make_rig: MakeRig) -> None:
     rig = await make_rig(max_connections=2)
     gate = asyncio.Event()
