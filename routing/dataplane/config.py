@@ -103,6 +103,10 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
     Raises:
         EnvError: something is missing or malformed; the text names the variable.
     """
+    return _config(env), _secrets(env)
+
+
+def _config(env: Mapping[str, str]) -> Config:
     default = Config(router_id="", state_dir=Path())
 
     def number(name: str, value: float) -> float:
@@ -113,7 +117,7 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
     except ValueError:
         raise read.EnvError("SALTROUTE_ALLOWED_RANGES must be networks such as 127.0.0.0/8, separated by commas") from None
     own_port = read.integer("ROUTER_INTERNAL_PORT" if read.flag("ROUTER_REUSE_PORT", env=env) else "ROUTER_PORT", default.port, env=env)
-    config = Config(
+    return Config(
         router_id=read.text("ROUTER_ID", f"{socket.gethostname()}-{own_port}", env=env),
         state_dir=Path(read.text("SALTROUTE_STATE_DIR", env=env)),
         valkey_url=read.password_in(read.text("VALKEY_URL", env=env), "VALKEY_PASSWORD_FILE", env=env),
@@ -163,6 +167,9 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
         trace_trusted=read.flag("ROUTER_TRACE_TRUSTED", env=env),
         media_hosts=tuple(host.lower() for host in read.words("ROUTER_MEDIA_HOSTS", env=env)),
     )
+
+
+def _secrets(env: Mapping[str, str]) -> Secrets:
     wanted = read.root_references(env=env)
     if not wanted:
         raise read.EnvError("SALTROUTE_ROOT or SALTROUTE_ROOT_KEY_FILE must be set: without a root key no request can be given its salt")
@@ -171,13 +178,12 @@ def from_environment(env: Mapping[str, str] = os.environ) -> tuple[Config, Secre
     except RootError as error:
         name = "SALTROUTE_ROOT" if env.get("SALTROUTE_ROOT") else "SALTROUTE_ROOT_KEY_FILE"
         raise read.EnvError(f"{name}: {error}") from None
-    secrets = Secrets(
+    return Secrets(
         root=held.current,
         former_roots=held.secrets[1:],
         publish_public_key=_key("SALTROUTE_PUBLISH_PUBLIC_KEY_FILE", env),
         records_key=read.secret_file("SALTROUTE_RECORDS_KEY_FILE", env=env),
     )
-    return config, secrets
 
 
 def _collector(url: str) -> str | None:
