@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 import uuid
 from typing import Any
 
 import pytest
 
+from routing.core.dry_run import NO_ORDER
 from routing.core.record import TrialRecord
 from routing.models import Endpoint, Policy, PolicyVersion
 from tenants.models import AuditEntry
@@ -148,6 +150,14 @@ def test_a_dry_run_shows_what_its_policy_goes_by(
     row = re.findall(r"<tr[^>]*><th.*?</tr>", shown.split("<tbody>")[1], re.S)[0]
     cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
     assert [cells[0].split()[0], *cells[1:]] == list(first.values())
+
+
+def test_a_dry_run_says_what_it_could_not_redo_and_why(town: Town, as_owner: AsOwner, candidate: PolicyVersion) -> None:
+    made = town.acorn
+    for _ in range(2):
+        rows.store(as_owner, made, rows.record(made, candidates=(rows.candidate(made.replica_ids[0], "a"),)))
+    url = f"/t/acorn/endpoints/{made.endpoint_id}/dry-run?policy={_version(candidate, {'policy': 'bounded_hash'})}"
+    assert f"<dt>2</dt><dd>{html.escape(NO_ORDER)}</dd>" in town.viewer.get(url).content.decode()
 
 
 def test_replicas_of_the_platform_are_ordered_by_name_in_a_dry_run(town: Town, as_owner: AsOwner, candidate: PolicyVersion) -> None:
