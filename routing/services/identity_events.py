@@ -9,7 +9,8 @@ those tokens at a prefill rate, which comes from the same decisions of the week 
 3. the middle of shorter prompts: their tokens over their time to first token less what a request costs that computes next to nothing;
 4. the router's default.
 
-They are seconds of one replica, and queueing counts as slowness, so they err to the high side.
+Times are seconds of one replica, and queueing counts as slowness, so they err to the high side. Probes of isolation audits are left out: nobody's
+next request would have found their blocks.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ SELECT e.n, c.*
                    (r.record->>'prefill_tokens_per_s')::float AS learned
               FROM routing_decisionrow r
              WHERE r.tenant_id = e.tenant AND r.started_at >= e.at - e.week AND r.started_at < e.at
-               AND r.record->>'namespace' IS NOT NULL
+               AND r.record->>'namespace' IS NOT NULL AND r.record->'audit' IS NULL
                AND (e.endpoints IS NULL OR r.endpoint_id = ANY (e.endpoints))
                AND (e.scopes IS NULL OR r.scope_id = ANY (e.scopes))
                AND (e.but IS NULL OR NOT r.endpoint_id = ANY (e.but))) d

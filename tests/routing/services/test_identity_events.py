@@ -27,9 +27,11 @@ pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
 
 
-def _decision(tenant: Made, namespace: str | None, *, before: timedelta = MINUTE, learned: float | None = None, **fields: Any) -> None:
+def _decision(
+    tenant: Made, namespace: str | None, *, before: timedelta = MINUTE, learned: float | None = None, audit: bool = False, **fields: Any
+) -> None:
     """A record as ingest stores it: 3000 prompt tokens of which 1000 were cached, first token after 0.53 s, unless told otherwise. ``learned``: the
-    replica's prefill rate, as the router had it."""
+    replica's prefill rate, as the router had it; ``audit``: it was a probe."""
     given: dict[str, Any] = {"prompt_tokens": 3000, "cached_tokens": 1000, "ttft_s": 0.53, "outcome": "ok", "status": 200, **fields}
     started: datetime = timezone.now() - before
     record = DecisionRecord(
@@ -41,6 +43,7 @@ def _decision(tenant: Made, namespace: str | None, *, before: timedelta = MINUTE
         config_version=1,
         namespace=namespace,
         prefill_tokens_per_s=learned,
+        audit=audit,
         **given,
     )
     with connection.cursor() as cursor:
@@ -108,6 +111,7 @@ def test_what_an_epoch_reached(acorn: Made, endpoint: Endpoint) -> None:
         _decision(acorn, "ns-old", endpoint_id=endpoint.id, before=timedelta(days=8))
         _decision(acorn, "ns-other", endpoint_id=uuid.uuid4())
         _decision(acorn, None, endpoint_id=endpoint.id, outcome="refused")
+        _decision(acorn, "ns-probe", endpoint_id=endpoint.id, audit=True)
         endpoints.rotate_epoch(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, reason="incident")
         _decision(acorn, "ns-later", endpoint_id=endpoint.id, before=-MINUTE)
         assert _impact(acorn) == Impact(
