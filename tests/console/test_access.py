@@ -29,6 +29,7 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "endpoint": lambda made, decision: f"/endpoints/{made.endpoint_id}",
     "endpoint_rotate": lambda made, decision: f"/endpoints/{made.endpoint_id}/rotate-epoch",
     "endpoint_try": lambda made, decision: f"/endpoints/{made.endpoint_id}/trial",
+    "endpoint_write": lambda made, decision: f"/endpoints/{made.endpoint_id}/trial/write",
     "endpoint_promote": lambda made, decision: f"/endpoints/{made.endpoint_id}/promote",
     "endpoint_rollback": lambda made, decision: f"/endpoints/{made.endpoint_id}/rollback",
     "endpoint_dry_run": lambda made, decision: f"/endpoints/{made.endpoint_id}/dry-run",
@@ -77,7 +78,7 @@ ELSEWHERE = {
     *("policy_activate", "key_rotate", "replica_check", "replica_new", "playground", "playground_key", "playground_send", "playground_decision"),
     *("trace_file_delete", "trace_ask", "trace_job", "trace_job_cancel", "trace_job_delete", "trace_job_file", "trace_job_plot"),
 }
-OPERATED = {"endpoint_try", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
+OPERATED = {"endpoint_try", "endpoint_write", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
 OF_PEOPLE = {"members", "member_invite", "member_role", "member_remove", "invitation_revoke", "require_second_factor"}
 FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "quota_remove", "audit"}
 
