@@ -10,7 +10,8 @@
     if (dialog && event.detail.target === dialog && !dialog.open) dialog.showModal();
   });
 
-  // A page that renews itself leaves open what was open and the focus where it was: both are found again by what they say, and the how manieth says it.
+  // A page that renews itself leaves open what was open and the focus where it was. New elements stand for old ones that say or lead to the same; of
+  // several such the first for the first.
   let kept = null;
   function named(root) {
     const seen = new Map();

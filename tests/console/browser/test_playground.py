@@ -117,7 +117,7 @@ def test_who_finds_no_place_reads_why_and_loses_no_word(town: Town, signed_in: C
     taken[1].back()
 
 
-@pytest.mark.parametrize("path", ["/t/acorn", "/t/acorn/playground", "/t/acorn/keys/new"])
+@pytest.mark.parametrize("path", ["/t/acorn", "/t/acorn/playground", "/t/acorn/keys/new", "/t/acorn/policies/new/routing", "/t/acorn/traces"])
 def test_tab_goes_through_a_page_in_its_order(town: Town, signed_in: Callable[..., BrowserContext], path: str) -> None:
     """From the top, one stop for each thing that can be used, as they stand in the page; the first leads past the navigation."""
     visit = Visit.of(signed_in(town.owner))
