@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor, Future
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from routing.dataplane.config import Config
 
 OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in a worker thread
+MAX_REST_S = 1.0
 SMALL_BYTES = 64 * 1024  # of an event that is not whole yet; less is not counted
 T = TypeVar("T")
 
@@ -109,10 +111,15 @@ class HoldingsCollector(Collector):
 
 
 class Workshop:
-    """Threads for what would hold the event loop up: one piece of work at a time for each owner, who waits for its own and not for another's many."""
+    """Threads for what would hold the event loop up: one piece of work at a time for each owner, who waits for its own and not for another's many.
 
-    def __init__(self, threads: Executor) -> None:
+    A parser holds the interpreter while it works, so threads alone leave others little: an owner that made one work rests as long before its next.
+    """
+
+    def __init__(self, threads: Executor, *, rest_s: Callable[[float], float] = lambda spent_s: min(spent_s, MAX_REST_S)) -> None:
+        """``rest_s``: of the processor seconds that a piece of work took, how long its owner's next waits."""
         self._threads = threads
+        self._rest_s = rest_s
         self._queues: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by owner with a piece of work at a thread: who waits for that
 
     async def run(self, owner: Hashable, size_bytes: int, work: Callable[..., T], *args: object) -> T:
@@ -121,15 +128,25 @@ class Workshop:
             return work(*args)
         await self._turn(owner)
         loop = asyncio.get_running_loop()
-        try:
-            job = self._threads.submit(work, *args)
-        except BaseException:
-            self._leave(owner)
-            raise
+        spent_s = 0.0
+
+        def timed() -> T:
+            nonlocal spent_s
+            began_s = time.thread_time()
+            try:
+                return work(*args)
+            finally:
+                spent_s = time.thread_time() - began_s
 
         def ended(_: Future[T]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._leave, owner)
+                loop.call_soon_threadsafe(loop.call_later, self._rest_s(spent_s), self._leave, owner)
+
+        try:
+            job = self._threads.submit(timed)
+        except BaseException:
+            self._leave(owner)
+            raise
 
         job.add_done_callback(ended)
         return await asyncio.wrap_future(job)

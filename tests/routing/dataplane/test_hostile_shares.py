@@ -152,6 +152,21 @@ async def test_whoever_leaves_does_not_get_a_second_thread() -> None:
     await until(lambda: not shop._queues)
 
 
+async def test_who_made_a_thread_work_rests_before_its_next_piece() -> None:
+    """A rests for good here. Its second piece does not begin; B's does, and small work of A's too."""
+    with ThreadPoolExecutor(2) as threads:
+        shop = Workshop(threads, rest_s=lambda spent_s: 3600.0 + spent_s)
+        assert await shop.run("a", OFF_LOOP_BYTES + 1, str, 1) == "1"
+        second = asyncio.create_task(shop.run("a", OFF_LOOP_BYTES + 1, str, 2))
+        assert await shop.run("b", OFF_LOOP_BYTES + 1, str, 3) == "3"
+        assert await shop.run("a", OFF_LOOP_BYTES, str, 4) == "4"
+        assert [len(waiting) for waiting in shop._queues.values()] == [1, 0]
+        second.cancel()
+    with ThreadPoolExecutor(2) as threads:
+        shop = Workshop(threads, rest_s=lambda _: 0.0)
+        assert [await shop.run("a", OFF_LOOP_BYTES + 1, str, number) for number in range(3)] == ["0", "1", "2"]
+
+
 async def test_small_work_is_done_at_once() -> None:
     with ThreadPoolExecutor(1) as threads:
         shop = Workshop(threads)
