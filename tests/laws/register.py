@@ -1403,6 +1403,20 @@ _PLAYGROUND = (
         (f"{PLAYGROUND}::test_places_are_bounded_for_each_tenant_and_in_all_and_come_back",),
     ),
     Mutant(
+        "who is turned away from the playground is in no audit log",
+        "console/views/playground.py",
+        "if isinstance(refusal, Busy):",
+        "if False:",
+        (f"{PLAYGROUND}::test_places_are_bounded_for_each_tenant_and_in_all_and_come_back",),
+    ),
+    Mutant(
+        "a policy that is written for a trial moves who uses its name",
+        "routing/services/policies.py",
+        "policy_id=known.id, kind=kind, spec=spec, activate=False)",
+        "policy_id=known.id, kind=kind, spec=spec, activate=True)",
+        ("tests/console/views/test_trial_writing.py::test_it_is_tried_as_the_next_version_of_what_runs",),
+    ),
+    Mutant(
         "a place that never comes back",
         "console/views/playground.py",
         "            close()\n        self._place.back()",
