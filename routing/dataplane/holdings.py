@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in a worker thread
 MAX_REST_S = 1.0
-SMALL_BYTES = 64 * 1024  # of an event that is not whole yet; less is not counted
+SMALL_BYTES = 64 * 1024  # of an event that is not whole yet; less is not counted. Nor are the values of a body that is smaller
 T = TypeVar("T")
 
 
@@ -117,7 +117,7 @@ class Workshop:
     """
 
     def __init__(self, threads: Executor, *, rest_s: Callable[[float], float] = lambda spent_s: min(spent_s, MAX_REST_S)) -> None:
-        """``rest_s``: of the processor seconds that a piece of work took, how long its owner's next waits."""
+        """``rest_s``: of the seconds that a piece of work took, how long its owner's next waits."""
         self._threads = threads
         self._rest_s = rest_s
         self._queues: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by owner with a piece of work at a thread: who waits for that
@@ -132,11 +132,11 @@ class Workshop:
 
         def timed() -> T:
             nonlocal spent_s
-            began_s = time.thread_time()
+            began_s = time.monotonic()
             try:
                 return work(*args)
             finally:
-                spent_s = time.thread_time() - began_s
+                spent_s = time.monotonic() - began_s
 
         def ended(_: Future[T]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -13,13 +13,14 @@ from aiohttp import HttpVersion11, web
 from multidict import CIMultiDictProxy
 
 from namespaces.core.salts import Namespace
+from routing.core.body import VALUE_BYTES, signs
 from routing.core.overload import OVERLOADED
 from routing.dataplane import errors, openai, quotas, relay, tokens, upstream
 from routing.dataplane.authenticate import Caller, request_context, request_id, session
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
 from routing.dataplane.errors import ApiError
-from routing.dataplane.holdings import Held
+from routing.dataplane.holdings import SMALL_BYTES, Held
 from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
 from routing.dataplane.routes import Route
@@ -45,6 +46,8 @@ async def serve(
             flight.session = session(request.headers)
             flight.held = held = plane.holdings.admit(flight.owner)
             raw = await receive(plane, request, held)
+            if len(raw) > SMALL_BYTES:
+                held.keep(VALUE_BYTES * signs(raw))
             flight.call = call = await understand(plane, raw, route, flight.owner)
             endpoint = find_endpoint(caller, call.model)
             quotas.admit(plane, flight, endpoint)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+import pytest
 
 from routing.dataplane import connections
 from routing.dataplane.holdings import OFF_LOOP_BYTES, Workshop
@@ -84,6 +85,17 @@ async def test_large_bodies_leave_memory_to_others(make_rig: MakeRig) -> None:
     await rig.settled()
     assert rig.router.plane.holdings.bytes.used == 0
     assert "saltroute_held_bytes 0.0" in rig.router.plane.metrics.page().decode()
+
+
+@pytest.mark.parametrize(("member", "status"), [("{},", 503), ("   ", 200)], ids=["values", "as many bytes"])
+async def test_a_body_of_many_values_counts_as_what_it_takes(make_rig: MakeRig, member: str, status: int) -> None:
+    """A fifth of a million empty objects are six hundred kilobytes on the wire, and twenty times as much once they are read."""
+    rig = await make_rig(max_held_bytes=8_000_000)
+    body = b'{"model":"m-7b","messages":[{"role":"user","content":"hi"}],"x":[' + (member * 200_000).encode() + b"1]}"
+    assert (await rig.chat(body=body)).status == status
+    assert rig.served() == (status == 200)
+    await rig.settled()
+    assert rig.router.plane.holdings.bytes.used == 0
 
 
 async def test_bodies_that_arrive_by_the_byte_are_whole(rig: Rig) -> None:
