@@ -85,6 +85,9 @@ def believe(
 
 def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state: State) -> Belief:
     """Each part of the prompt by the surer evidence."""
+    if not remembered:
+        held_bytes, confidence = int(shown.tokens * prompt.bytes_per_token), min(P_EVENT, shown.expected_tokens / shown.tokens)
+        return Belief(shown.tokens, confidence, "event", shown.age_s, state, held_bytes, shown.lower_tokens, shown.tier)
     matched = max(shown.tokens, remembered)
     surer = max(shown.expected_tokens / shown.tokens, history.confidence)
     common = min(shown.tokens, remembered)
@@ -105,7 +108,12 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
 def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s: float) -> _Shown:
     sure = P_EVENT * (DURING_GAP if standing.reason in _GAPS else 1.0)
     matches = [plane.events.match_chain(key, prompt.chain, target, now_s) for target in standing.targets]
-    size = max([match.block_tokens for match in matches], default=0)
+    if len(matches) == 1:
+        size, age_s, removed_s = matches[0].block_tokens, matches[0].age_s, matches[0].removed_s
+    else:
+        size = max([match.block_tokens for match in matches], default=0)
+        age_s = max([match.age_s for match in matches], default=0.0)
+        removed_s = min([match.removed_s for match in matches], default=-math.inf)  # said by all ranks, where the engine chooses one
     tokens = expected = below = 0.0
     tier: str | None = None
     for match in matches:
@@ -120,6 +128,4 @@ def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s:
     most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
     held = min(most_tokens, int(tokens / count))
     expected = min(held * P_EVENT, expected / count)
-    age_s = max([match.age_s for match in matches], default=0.0)
-    removed_s = min([match.removed_s for match in matches], default=-math.inf)  # said by all ranks, where the engine chooses one
     return _Shown(held, most_tokens, expected, int(tokens / count) >= whole_tokens > 0, age_s, removed_s, below / count, tier)
