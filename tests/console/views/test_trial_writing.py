@@ -40,6 +40,12 @@ def test_the_form_begins_with_what_runs_and_turns_into_yaml(town: Town) -> None:
     asked = town.owner.get(f"/t/acorn/endpoints/{town.acorn.endpoint_id}/trial", headers={"HX-Request": "true"}).content.decode()
     assert "There is no other version yet." in asked
     assert f'href="{path(town)}"' in asked
+    with tenant_scope(town.acorn.tenant_id):
+        another = Policy.objects.create(tenant_id=town.acorn.tenant_id, kind="routing", name="another")
+        PolicyVersion.objects.create(tenant_id=town.acorn.tenant_id, policy=another, version=1, spec={"policy": "session"})
+    asked = town.owner.get(f"/t/acorn/endpoints/{town.acorn.endpoint_id}/trial").content.decode()
+    assert "another v1: session" in asked
+    assert f'href="{path(town)}"' in asked
     page = town.owner.get(path(town)).content.decode()
     assert 'name="tie_s"' in page
     assert 'name="name" required maxlength="100" autocomplete="off" value="default"' in page
@@ -49,7 +55,7 @@ def test_the_form_begins_with_what_runs_and_turns_into_yaml(town: Town) -> None:
     assert "policy: ettft\npressure: 2\n</textarea>" in yaml
     assert 'value="x"' in yaml
     assert 'value="5"' in yaml
-    assert stored(town) == {("default", 1)}
+    assert stored(town) == {("default", 1), ("another", 1)}
     assert town.viewer.get(path(town)).status_code == 403
 
 
