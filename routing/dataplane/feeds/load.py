@@ -125,7 +125,7 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     engine.facts.settings, engine.facts.block_tokens = build.read_settings(page)
     rows = None if load.ranks is None else [one.number for one in load.ranks]
     published = [source.rank for source in engine.sources or ()]
-    if replica.engine.rank_header is not None and (published or rows is not None):  # an engine of several shows no rows before its first request
+    if replica.engine.rank_header is not None and (published or rows is not None):
         plane.set_ranks(engine, addressable(rows, published) if plane.config.name_ranks else 0)
     if load.running is not None or load.waiting is not None:
         now_s = time.monotonic()
