@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
-from django.db import IntegrityError, InterfaceError, OperationalError, connection
+from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connection
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -21,6 +21,8 @@ from tenants.core.errors import Conflict, Forbidden, NotFound, Refusal, Unauthen
 CHALLENGE = 'Bearer realm="saltroute"'
 UNAUTHENTICATED = "A valid control token or a signed-in session is required."
 _FOREIGN_KEY_VIOLATION = "23503"
+# What PostgreSQL says while it answers and cannot write: to be mended by whoever runs it, and not by trying again.
+_NO_CHANGES = {"53100": "its disk is full", "25006": "it is read-only"}
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +69,9 @@ def _refusal(error: Exception) -> Refusal | None:
         return NotFound()
     if isinstance(error, DjangoPermissionDenied):
         return Forbidden("You may not do this.")
+    if isinstance(error, DatabaseError) and (why := _NO_CHANGES.get(getattr(error.__cause__, "sqlstate", None) or "")) is not None:
+        _log.error("the database takes no changes: %s", why)
+        return Unavailable(f"The database takes no changes at the moment ({why}); nothing was changed.")
     if isinstance(error, (OperationalError, InterfaceError)):
         _log.warning("the database is away: %s", type(error).__name__)
         return Unavailable("The database cannot be reached; nothing was changed.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.core.exceptions import PermissionDenied
-from django.db import IntegrityError, InterfaceError
+from django.db import DatabaseError, IntegrityError, InterfaceError, connection, transaction
 from django.http import Http404
 from rest_framework import exceptions
 
@@ -76,3 +76,29 @@ def test_several_fields_at_fault_are_listed() -> None:
 def test_our_own_mistakes_are_not_answered_here(error: Exception) -> None:
     """They become a 500 and a traceback in the log."""
     assert handle(error, {}) is None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        (["DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"], "its disk is full"),
+        (["SET LOCAL transaction_read_only = on", "CREATE TABLE never (x int)"], "it is read-only"),
+    ],
+    ids=["full", "read-only"],
+)
+def test_a_database_that_takes_no_changes_is_said(statements: list[str], why: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As PostgreSQL itself raises it: the caller hears why, and whoever runs it reads an error."""
+    with pytest.raises(DatabaseError) as raised:
+        _execute(statements)
+    answer = handle(raised.value, {})
+    assert answer is not None
+    assert (answer.status_code, answer.data["error"]["code"]) == (503, "unavailable")
+    assert why in answer.data["error"]["message"]
+    assert [record.levelname for record in caplog.records if why in record.getMessage()] == ["ERROR"]
+
+
+def _execute(statements: list[str]) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
