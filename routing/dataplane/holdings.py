@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OFF_LOOP_BYTES = 256 * 1024  # bodies larger than this are parsed and hashed in a worker thread
 MAX_REST_S = 1.0
-SMALL_BYTES = 64 * 1024  # of an event that is not whole yet; less is not counted. Nor are the values of a body that is smaller
+SMALL_BYTES = 64 * 1024  # of an event that is not whole yet; less is not counted
 T = TypeVar("T")
 
 

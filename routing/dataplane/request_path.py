@@ -20,7 +20,7 @@ from routing.dataplane.authenticate import Caller, request_context, request_id, 
 from routing.dataplane.choose import measure
 from routing.dataplane.dispatch import first_answer
 from routing.dataplane.errors import ApiError
-from routing.dataplane.holdings import SMALL_BYTES, Held
+from routing.dataplane.holdings import Held
 from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
 from routing.dataplane.routes import Route
@@ -46,8 +46,7 @@ async def serve(
             flight.session = session(request.headers)
             flight.held = held = plane.holdings.admit(flight.owner)
             raw = await receive(plane, request, held)
-            if len(raw) > SMALL_BYTES:
-                held.keep(VALUE_BYTES * signs(raw))
+            held.keep(VALUE_BYTES * signs(raw))
             flight.call = call = await understand(plane, raw, route, flight.owner)
             endpoint = find_endpoint(caller, call.model)
             quotas.admit(plane, flight, endpoint)
