@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_LEAST = 1e-300  # what is shorter is no length: a plot's width divided by it would be infinite
 COLOURS = 18  # classes f1 to f18 of the style sheet, any two of which people of every colour vision tell apart
 
 
@@ -168,7 +169,7 @@ def scale(largest: float, *, steps: int = 4) -> tuple[tuple[float, ...], float]:
 
 
 def _length(value: float) -> float:
-    return value if math.isfinite(value) and value > 0 else 0.0
+    return value if math.isfinite(value) and value >= _LEAST else 0.0
 
 
 def _slot(name: str, slots: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from console import charts
@@ -18,6 +18,7 @@ lengths = st.floats(0, 1e6, allow_subnormal=False)
 
 
 @given(st.lists(st.lists(lengths, max_size=5), min_size=1, max_size=8))
+@example([[2.2250738585072014e-308]])  # the smallest ordinary number
 def test_bars_stay_in_the_plot_and_keep_their_proportions(values: list[list[float]]) -> None:
     rows = [(f"r{n}", n == 0, [(f"t{m}", value) for m, value in enumerate(row)], None) for n, row in enumerate(values)]
     chart = charts.stacked_bars(rows, slots=("t0", "t1"))
