@@ -38,6 +38,7 @@ PLANE_CAPTURES = "tests/routing/dataplane/test_captures.py"
 SECOND_FACTOR = "tests/tenants/core/test_second_factor.py"
 SECOND_FACTORS = "tests/tenants/services/test_second_factors.py"
 SIGN_IN_CODE = "tests/console/views/test_second_factor.py"
+SIGN_INS = "tests/tenants/services/test_sign_ins.py"
 INVITATIONS = "tests/tenants/services/test_invitations.py"
 TRACES = "tests/routing/traces"
 TRACE_JOBS = "tests/routing/services/traces"
@@ -994,6 +995,34 @@ _PEOPLE = [
         "return user.second_factor_at is None and required_of(user, [seat])",
         "return user.second_factor_at is None and required_of(user, [])",
         (f"{SIGN_IN_CODE}::test_who_has_none_is_led_to_enrol_where_it_is_required",),
+    ),
+    Mutant(
+        "whoever adds an address watches its person sign in",
+        "tenants/services/sign_ins.py",
+        ", user=user, entered_at__isnull=False).exists()",
+        ", user=user).exists()",
+        (f"{SIGN_INS}::test_a_success_is_in_each_tenant_that_the_person_has_been_in",),
+    ),
+    Mutant(
+        "every unknown address is a row of its own",
+        "tenants/services/sign_ins.py",
+        "_counted(subject or NOBODY,",
+        "_counted(subject or __import__('uuid').uuid4(),",
+        (f"{SIGN_INS}::test_unknown_addresses_fill_nothing_and_none_is_kept",),
+    ),
+    Mutant(
+        "an owner who cannot sign in is left alone",
+        "tenants/services/members.py",
+        "others.filter(user__is_active=True).exclude(",
+        "others.exclude(",
+        ("tests/tenants/api/test_members.py::test_an_owner_who_cannot_sign_in_does_not_count_as_one",),
+    ),
+    Mutant(
+        "anybody's upload is received",
+        "tenants/api/base.py",
+        'and self.may(self.permissions[request.method or ""]):',
+        ":",
+        ("tests/routing/api/test_uploads.py::test_what_nobody_may_send_is_not_received",),
     ),
 ]
 
