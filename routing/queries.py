@@ -5,8 +5,9 @@ Functions that take a ``tenant_id`` run inside its tenant scope.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from django.db.models import Q, QuerySet
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from routing.core.reach import Reach
 from routing.core.record import DecisionRecord
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Quota, Replica
 from tenants.core.errors import NotFound
@@ -350,3 +352,30 @@ def _status(router_id: str, value: bytes | None, tenant_id: UUID) -> RouterStatu
         stale=report.get("state") == "stale",
         report=report,
     )
+
+
+def reach(found: Routers, url: str) -> Reach:
+    """What routers' reports say of reaching the engine at a normalised URL."""
+    heard = Reach()
+    for router in found.routers:
+        replicas = router.report.get("replicas")
+        said = replicas.get(url) if isinstance(replicas, dict) else None
+        if said is not None:
+            heard = reach_with(heard, said if isinstance(said, dict) else {"condition": said})
+    return heard
+
+
+def reach_with(before: Reach, said: Mapping[str, Any]) -> Reach:
+    """With what one more router reports of the engine; a malformed word or time tells nothing."""
+    condition, since = said.get("condition"), moment(said.get("away_since"))
+    return before.plus(condition if isinstance(condition, str) else "", None if since is None else since.timestamp())
+
+
+def moment(seconds: object) -> datetime | None:
+    """Unix seconds that a router said; None where they are none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

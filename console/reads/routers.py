@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from routing import queries
-from routing.core.reach import AWAY, UNKNOWN
+from routing.core.reach import Reach
 from tenants.models import Tenant
 
 MAX_REPLICAS = 10_000
@@ -30,14 +30,17 @@ class Load:
     residency_reason: str = ""
     event_blocks: int | None = None  # that its events show, as the router that knows most has them
     routers: int = 0
-    checked: int = 0  # routers that have asked it
-    away: int = 0  # of those, the ones that cannot reach it
-    away_since: datetime | None = None  # the longest of them
+    reach: Reach = field(default_factory=Reach)
 
     @property
     def unreachable(self) -> bool:
-        """Whether no router that has asked it reaches it: what it holds is not known then."""
-        return self.away > 0 and self.away == self.checked
+        """Whether no router that has asked it reaches it."""
+        return self.reach.unreachable
+
+    @property
+    def away_since(self) -> datetime | None:
+        """Since when the router that misses it longest has not reached it."""
+        return queries.moment(self.reach.since_s)
 
     @property
     def residency_tone(self) -> str:
@@ -131,13 +134,11 @@ def _added(before: Load, said: Mapping[str, Any]) -> Load:
     health = condition if isinstance(condition, str) and condition else "unknown"
     residency, reason = said.get("residency"), said.get("residency_reason")
     surer = isinstance(residency, str) and (not before.residency or _sureness(residency) < _sureness(before.residency))
-    blocks, away, since = said.get("event_blocks"), health in AWAY, _moment(said.get("away_since"))
+    blocks = said.get("event_blocks")
     return replace(
         before,
         health=health if before.health == HEALTHY else before.health,
-        checked=before.checked + (health not in UNKNOWN),
-        away=before.away + away,
-        away_since=min((one for one in (before.away_since, since if away else None) if one is not None), default=None),
+        reach=queries.reach_with(before.reach, said),
         in_flight=_sum(before.in_flight, said.get("in_flight"), int),
         queued_tokens=_sum(before.queued_tokens, said.get("queued_tokens"), float),
         residency=str(residency) if surer else before.residency,
@@ -176,21 +177,11 @@ def _change(router_id: str, row: Mapping[str, Any], names: Mapping[str, str]) ->
     name, at, rank = names.get(str(row.get("replica"))), row.get("at"), row.get("rank")
     if name is None or not isinstance(at, int | float) or not isinstance(rank, int):
         return None
-    moment = _moment(at)
+    moment = queries.moment(at)
     if moment is None:
         return None
     before, after, reason = (str(row.get(field))[:40] for field in ("before", "after", "reason"))
     return ResidencyChange(at=moment, router_id=router_id, replica=name, rank=rank, before=before, after=after, reason=reason)
-
-
-def _moment(seconds: object) -> datetime | None:
-    """Unix seconds that a router said; None where they are none."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, tz=UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
 
 
 def _sum(before: Any, value: object, kind: type[int] | type[float]) -> Any:

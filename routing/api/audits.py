@@ -245,4 +245,5 @@ class ReplicaRepaired(TenantView):
         isolation.repaired(
             tenant_id=self.tenant_id, actor=self.actor, replica_id=row.id, reason=wanted.reason, flushed=wanted.flushed, now=timezone.now()
         )
-        return self.changed(rows.replica(queries.replica(self.tenant_id, str(row.id))))
+        heard = queries.routers(self.tenant_id, self.tenant.config_version)
+        return self.changed(rows.replica(queries.replica(self.tenant_id, str(row.id)), heard))

@@ -64,6 +64,29 @@ class KvEventsBody(Body):
     topic: str | None = None
 
 
+class ReachOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether routers reach an engine, by their newest reports, which expire within seconds."""
+
+    unreachable: Annotated[
+        bool, msgspec.Meta(description="No router that has asked it reaches it: nothing is sent there, and nobody knows what it holds.")
+    ]
+    away_since: Annotated[
+        datetime | None, msgspec.Meta(description="Since when the router that misses it longest does so; null: none does, or it does not say.")
+    ]
+    why: Annotated[str, msgspec.Meta(description="What keeps it away, in words; empty: nothing does.", examples=["does not answer health checks"])]
+    routers_away: Annotated[int, msgspec.Meta(description="Routers that cannot reach it.")]
+    routers_asked: Annotated[int, msgspec.Meta(description="Routers that have asked it, those that cannot reach it among them.")]
+
+
+_AWAY: dict[str, Any] = {
+    "unreachable": True,
+    "away_since": "2027-01-31T12:00:05Z",
+    "why": "does not answer health checks",
+    "routers_away": 2,
+    "routers_asked": 2,
+}
+
+
 class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
     """An engine of a pool. The credential is never shown."""
 
@@ -75,7 +98,10 @@ class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineFamily
     role: Annotated[ReplicaRole, msgspec.Meta(description="Whole requests (both), or only their prefill or their decode.")]
     max_concurrency: Annotated[int | None, msgspec.Meta(description="Requests in flight that routers give it at most; null: no limit.")]
-    state: ReplicaState
+    state: Annotated[ReplicaState, msgspec.Meta(description="What people want of it; whether it can be reached is in ``reach``.")]
+    reach: Annotated[
+        ReachOut | None, msgspec.Meta(description="null: no router says that it has asked it, or Valkey does not answer.", examples=[_AWAY])
+    ]
     has_credential: bool
     kv_events: dict[str, Any] | None
     isolation: Annotated[IsolationState, msgspec.Meta(description="What audits have found of the engine.")]

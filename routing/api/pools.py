@@ -138,7 +138,15 @@ def _fields(body: Body) -> dict[str, Any]:
     return fields
 
 
-class ReplicaCollection(TenantView):
+class ReplicaView(TenantView):
+    """Base of what is done with replicas."""
+
+    def heard(self) -> queries.Routers:
+        """The routers' reports: whether they reach an engine is theirs to say."""
+        return queries.routers(self.tenant_id, self.tenant.config_version)
+
+
+class ReplicaCollection(ReplicaView):
     """Engines of the tenant's own pools."""
 
     permissions = {"GET": Permission.READ, "POST": Permission.CONFIGURE}
@@ -150,7 +158,8 @@ class ReplicaCollection(TenantView):
         pool = request.query_params.get("pool")
         if pool is not None:
             found = found.filter(pool=queries.own_pool(self.tenant_id, pool))
-        return self.answer(page(request, found, by="name").render(rows.replica))
+        heard = self.heard()
+        return self.answer(page(request, found, by="name").render(lambda row: rows.replica(row, heard)))
 
     @describe("replicas_create", "Register a replica", body=pool_shapes.ReplicaNew, answers=changed(pool_shapes.ReplicaOut), status=201, tag="pools")
     def post(self, request: Request) -> Response:
@@ -158,10 +167,10 @@ class ReplicaCollection(TenantView):
         fields = _fields(parse(request, pool_shapes.ReplicaNew))
         pool_id = queries.own_pool(self.tenant_id, fields.pop("pool")).id
         row = replicas.create(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, **fields)
-        return self.changed(rows.replica(row), status=201)
+        return self.changed(rows.replica(row, self.heard()), status=201)
 
 
-class ReplicaItem(TenantView):
+class ReplicaItem(ReplicaView):
     """One replica, by id, ``pool/name``, or name where only one pool has it."""
 
     permissions = {"GET": Permission.READ, "PATCH": Permission.CONFIGURE, "DELETE": Permission.CONFIGURE}
@@ -169,7 +178,7 @@ class ReplicaItem(TenantView):
     @describe("replicas_read", "Read a replica", answers=pool_shapes.ReplicaOut, tag="pools")
     def get(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """Without its credential, which nobody here can open."""
-        return self.answer(rows.replica(queries.replica(self.tenant_id, reference)))
+        return self.answer(rows.replica(queries.replica(self.tenant_id, reference), self.heard()))
 
     @describe("replicas_change", "Change a replica", body=pool_shapes.ReplicaChange, answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def patch(self, request: Request, reference: str) -> Response:
@@ -177,18 +186,18 @@ class ReplicaItem(TenantView):
         fields = _fields(parse(request, pool_shapes.ReplicaChange))
         replica_id = queries.replica(self.tenant_id, reference).id
         row = replicas.update(tenant_id=self.tenant_id, actor=self.actor, replica_id=replica_id, **fields)
-        return self.changed(rows.replica(row))
+        return self.changed(rows.replica(row, self.heard()))
 
     @describe("replicas_delete", "Remove a replica", answers=changed(pool_shapes.ReplicaOut), tag="pools")
     def delete(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """Routers let its running requests finish."""
         row = queries.replica(self.tenant_id, reference)
-        shown = rows.replica(row)
+        shown = rows.replica(row, self.heard())
         replicas.delete(tenant_id=self.tenant_id, actor=self.actor, replica_id=row.id)
         return self.changed(shown)
 
 
-class ReplicaState(TenantView):
+class ReplicaState(ReplicaView):
     """Base of the three verbs of a replica."""
 
     permissions = {"POST": Permission.OPERATE}
@@ -199,7 +208,7 @@ class ReplicaState(TenantView):
         reason = parse(request, shapes.ReasonMaybe).reason
         replica_id = queries.replica(self.tenant_id, reference).id
         row = replicas.set_state(tenant_id=self.tenant_id, actor=self.actor, replica_id=replica_id, state=self.state, reason=reason)
-        return self.changed(rows.replica(row))
+        return self.changed(rows.replica(row, self.heard()))
 
 
 class ReplicaDrain(ReplicaState):

@@ -140,4 +140,4 @@ class ReplicaCheckAdd(CheckView):
     def post(self, request: Request, reference: str) -> Response:  # noqa: ARG002 - DRF's signature
         """As it was tested, with the credential that was given then. Within an hour of the test."""
         row = replica_checks.add(tenant_id=self.tenant_id, actor=self.actor, check_id=self.check(reference).id)
-        return self.changed(rows.replica(row), status=201)
+        return self.changed(rows.replica(row, queries.routers(self.tenant_id, self.tenant.config_version)), status=201)

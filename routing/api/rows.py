@@ -6,7 +6,10 @@ from typing import Any, cast
 
 from django.utils import timezone
 
+from routing import queries
 from routing.api import pool_shapes, shapes
+from routing.core import glossary
+from routing.core.reach import Reach
 from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Replica
 from routing.queries import Routers, UsablePool
@@ -62,7 +65,21 @@ def pool(row: UsablePool) -> pool_shapes.PoolOut:
     )
 
 
-def replica(row: Replica) -> pool_shapes.ReplicaOut:
+def reach(heard: Reach) -> pool_shapes.ReachOut | None:
+    """None where no router has asked the engine."""
+    if not heard.asked:
+        return None
+    return pool_shapes.ReachOut(
+        unreachable=heard.unreachable,
+        away_since=queries.moment(heard.since_s),
+        why="; ".join(sorted({glossary.label("health", one) for one in heard.conditions})),
+        routers_away=heard.away,
+        routers_asked=heard.asked,
+    )
+
+
+def replica(row: Replica, found: Routers) -> pool_shapes.ReplicaOut:
+    """``found``: the routers' reports, read once for a whole list."""
     return pool_shapes.ReplicaOut(
         id=row.id,
         pool=row.pool.name,
@@ -73,6 +90,7 @@ def replica(row: Replica) -> pool_shapes.ReplicaOut:
         role=cast(ReplicaRole, row.role),
         max_concurrency=row.max_concurrency,
         state=cast(ReplicaState, row.state),
+        reach=reach(queries.reach(found, row.url)),
         has_credential=row.credential is not None,
         kv_events=row.kv_events,
         isolation=cast(IsolationState, row.isolation_state),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+import redis
 
 from namespaces.core import keyring
 from routing.models import Replica
@@ -239,3 +241,48 @@ def test_a_stranger_and_an_absent_id_get_the_same_bytes(acorn: House, birch: Hou
     assert len(answers) == 1
     assert answers.pop()[0] == 404
     assert acorn.api().get("replicas/a").json()["state"] == "active"
+
+
+def test_whether_routers_reach_it_and_since_when(acorn: House, pool: Any, valkey_url: str) -> None:
+    """One that nobody reaches, one that some reach, one that all reach, and one that nobody has asked; in lists, alone and after a change."""
+    api = acorn.api(Role.ADMIN)
+    urls = [f"http://127.0.0.1:900{number}" for number in range(1, 5)]
+    for name, url in zip("abcd", urls, strict=True):
+        new(api, name=name, url=url)
+    away = {"condition": "failing (active)", "away_since": 1_700_000_100.0}
+    reports = {
+        "r1": {urls[0]: away, urls[1]: away, urls[2]: {"condition": "ok"}, urls[3]: {"condition": "unknown"}},
+        "r2": {urls[0]: {"condition": "failing (passive)", "away_since": 1_700_000_000.0}, urls[1]: {"condition": "ok", "away_since": 1.0}},
+        "r3": {urls[0]: {"condition": "unknown"}, urls[1]: "returning", urls[2]: {**away, "condition": None}},
+        "r4": {urls[0]: {**away, "away_since": 1e300}, "http://127.0.0.1:9999": away},
+    }
+    with redis.Redis.from_url(valkey_url) as client:
+        for name, replicas in reports.items():
+            client.set(f"saltroute:router:{name}", json.dumps({"versions": {}, "replicas": replicas}), ex=60)
+    listed = {one["name"]: one["reach"] for one in api.get("replicas").json()["results"]}
+    assert listed == {
+        "a": {
+            "unreachable": True,
+            "away_since": "2023-11-14T22:13:20Z",
+            "why": "does not answer health checks; requests to it fail",
+            "routers_away": 3,
+            "routers_asked": 3,
+        },
+        "b": {
+            "unreachable": False,
+            "away_since": "2023-11-14T22:15:00Z",
+            "why": "does not answer health checks",
+            "routers_away": 1,
+            "routers_asked": 3,
+        },
+        "c": {"unreachable": False, "away_since": None, "why": "", "routers_away": 0, "routers_asked": 1},
+        "d": None,
+    }
+    assert api.get("replicas/a").json()["reach"] == api.post("replicas/a/drain").json()["reach"] == listed["a"]
+
+
+def test_without_valkey_a_replica_is_answered_and_its_reach_is_unknown(acorn: House, pool: Any, settings: Any) -> None:
+    new(acorn.api())
+    settings.VALKEY_URL = "unix:///nowhere/valkey.sock"
+    answer = acorn.api().get("replicas/a")
+    assert (answer.status_code, answer.json()["reach"]) == (200, None)

@@ -12,6 +12,9 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
+from routing.core import glossary
+from routing.core.reach import AWAY
+
 pytestmark = pytest.mark.django_db
 
 
@@ -28,6 +31,16 @@ def test_the_description_is_valid_and_names_every_operation_once() -> None:
     assert expected <= set(operations)
     assert not GENERATOR_STATS, f"{GENERATOR_STATS._warn_cache} {GENERATOR_STATS._error_cache}"
     assert not [path for path in schema["paths"] if path.endswith("/")]
+
+
+def test_a_replica_that_nobody_reaches_stands_in_the_description_as_an_example() -> None:
+    """The example is a whole answer in the words of the terms, and each of its fields is described."""
+    schema = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # not annotated
+    replica, reach = schema["components"]["schemas"]["ReplicaOut"], schema["components"]["schemas"]["ReachOut"]
+    (example,) = replica["properties"]["reach"]["examples"]
+    assert set(example) == set(reach["properties"]) == set(reach["required"])
+    assert all(field["description"] for field in reach["properties"].values())
+    assert example["why"] in {glossary.label("health", code) for code in AWAY}
 
 
 def test_it_is_served_without_a_credential() -> None:
