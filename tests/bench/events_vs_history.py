@@ -11,8 +11,9 @@ nearly alike; with ``--routers 2``, which share nothing, each memory knows half.
 evict prefixes that history still believes in; the prediction is shown for the beginning of the run, before the router has learned how little comes
 true, and for its end.
 
-*within a block*: the share of answers whose cached tokens are what the match said, within one block. *bias*: expected over realised cached tokens.
-*reuse*: cached tokens of turns that continue a dialogue, over what was computed in it before. Nothing is asserted.
+*within a block*: the share of answers whose cached tokens are what the match said, within one block. *bias*: expected over realised cached tokens;
+*of the match alone*: matched over realised, before age and kappa. *reuse*: cached tokens of turns that continue a dialogue, over what was computed in
+it before. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Truth:
     median_error_tokens: float
     within_block: float
     bias: float
+    match_bias: float
 
 
 def truth(records: Sequence[DecisionRecord]) -> Truth:
@@ -82,6 +84,7 @@ def truth(records: Sequence[DecisionRecord]) -> Truth:
         median_error_tokens=quantile(errors, 0.5),
         within_block=exact / max(1, len(seen)),
         bias=sum(one.expected_cached_tokens for one in seen) / max(1, realised),
+        match_bias=sum(one.matched_tokens for one in seen) / max(1, realised),
     )
 
 
@@ -201,7 +204,10 @@ async def writers(seconds: float, seed: int) -> None:
     chats = [one for one in arm.records if one.stream]
     for name, first, last in (("first fifth", 0.0, 0.2), ("second", 0.2, 0.4), ("last two", 0.6, 1.0)):
         said = truth(_between(chats, first, last))
-        sys.stdout.write(f"  {name:12} {said.answers:4} answers  median error {said.median_error_tokens:6.0f} tokens  bias {said.bias:5.2f}\n")
+        sys.stdout.write(
+            f"  {name:12} {said.answers:4} answers  median error {said.median_error_tokens:6.0f} tokens  "
+            f"bias {said.bias:5.2f}, of the match alone {said.match_bias:5.2f}\n"
+        )
     sys.stdout.write(_line(arm, [one for one in arm.samples if one.kind == "chat"], chats) + _trust(arm))
     sys.stdout.flush()
 
