@@ -6,6 +6,7 @@ Names are those of vLLM, seen on 0.32; SGLang's are from its specification. An u
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,16 +76,18 @@ _FINISHED = {"vllm": _gauge(b"vllm:request_success_total")}
 _KV_USED = {"vllm": _gauge(b"vllm:kv_cache_usage_perc")}
 
 
-def _by_rank(name: bytes) -> _Family:
-    return _Family(name, re.compile(rb"^" + name + rb'\{(?:[^}\n]*,)?engine="(\d{1,4})"[^}\n]*\}[ \t]+' + _NUMBER, re.MULTILINE))
+def _labelled(name: bytes) -> _Family:
+    """Labels and value of each row. A label is looked for in what was found: beside the braces' ends a pattern would try every place for it with
+    every end, and a row of 80 kB would take a second."""
+    return _Family(name, re.compile(rb"^" + name + rb"\{([^}\n]*)\}[ \t]+" + _NUMBER, re.MULTILINE))
 
 
-_RANKS_RUNNING, _RANKS_WAITING = _by_rank(b"vllm:num_requests_running"), _by_rank(b"vllm:num_requests_waiting")
-_RANKS_SERVED = _by_rank(b"vllm:prompt_tokens_total")
-_RANKS_KV_USED = _by_rank(b"vllm:kv_cache_usage_perc")
-_AWAKE = _Family(
-    b"vllm:engine_sleep_state", re.compile(rb'^vllm:engine_sleep_state\{[^}\n]*sleep_state="awake"[^}\n]*\}[ \t]+' + _NUMBER, re.MULTILINE)
-)
+_RANKS_RUNNING, _RANKS_WAITING = _labelled(b"vllm:num_requests_running"), _labelled(b"vllm:num_requests_waiting")
+_RANKS_SERVED = _labelled(b"vllm:prompt_tokens_total")
+_RANKS_KV_USED = _labelled(b"vllm:kv_cache_usage_perc")
+_RANK = re.compile(rb'(?:^|,)engine="(\d{1,4})"')
+_SLEEP_STATE = _labelled(b"vllm:engine_sleep_state")
+_IS_AWAKE = re.compile(rb'(?:^|,)sleep_state="awake"')
 _STARTED = _gauge(b"process_start_time_seconds")
 _CONFIG = _Family(b"vllm:cache_config_info", re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE))
 _BLOCKS = re.compile(rb'num_gpu_blocks="(\d{1,12})"')
@@ -98,10 +101,13 @@ _SGLANG_TOKENS = _gauge(b"sglang:max_total_num_tokens")
 
 def _sum(family: _Family | None, page: bytes) -> float | None:
     """The sum over all label sets (one for each data-parallel engine), or None when the name is absent."""
-    if family is None:
-        return None
+    return None if family is None else _total(family.of(page))
+
+
+def _total(texts: Iterable[bytes]) -> float | None:
+    """The sum of those that are numbers, or None without one."""
     values = []
-    for text in family.of(page):
+    for text in texts:
         try:
             value = float(text)
         except ValueError:
@@ -127,7 +133,7 @@ def _capacity_tokens(family: str, page: bytes) -> int | None:
         blocks, size = _BLOCKS.search(labels), _BLOCK_SIZE.search(labels)
         if blocks and size:
             tokens += int(blocks[1]) * int(size[1])
-    return tokens or None
+    return tokens if 0 < tokens < 1e15 else None  # rows without end would make a number that no report can carry
 
 
 def _adapters(family: str, page: bytes) -> tuple[tuple[str, ...] | None, int | None]:
@@ -151,15 +157,19 @@ def _adapters(family: str, page: bytes) -> tuple[tuple[str, ...] | None, int | N
 def _numbers(family: _Family, page: bytes) -> dict[int, float] | None:
     """The value of each rank, or None where one is said twice: then it is not known which is meant."""
     found: dict[int, float] = {}
-    for number, text in family.of(page):
+    for labels, text in family.of(page):
+        rank = _RANK.search(labels)
         try:
             value = float(text)
         except ValueError:
             continue
-        if int(number) in found:
+        if rank is None:
+            continue
+        number = int(rank[1])
+        if number in found:
             return None
         if 0 <= value < 1e15:
-            found[int(number)] = value
+            found[number] = value
     return found
 
 
@@ -188,7 +198,7 @@ def read_load(family: str, page: bytes) -> EngineLoad:
         finished=_sum(_FINISHED.get(family), page),
         running_adapters=running_adapters,
         adapter_slots=adapter_slots,
-        asleep=_sum(_AWAKE, page) == 0,
+        asleep=_total(value for labels, value in _SLEEP_STATE.of(page) if _IS_AWAKE.search(labels)) == 0,
         kv_used=_mean_share(_KV_USED.get(family), page),
         ranks=_ranks(page) if family == "vllm" else None,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -43,6 +45,31 @@ def test_rows_of_one_name_are_bounded() -> None:
     expected = EngineLoad(running=MAX_ROWS, waiting=4.0, capacity_tokens=1280, started_at=1795972732.36, ranks=())
     assert read_load("vllm", row * (MAX_ROWS + 9) + PAGE) == expected
     assert read_load("vllm", row + b"vllm:num_requests_running{" + b" " * MAX_ROWS_BYTES + b"} 1\n") == EngineLoad(running=1.0, ranks=())
+
+
+READ_S = 20  # of processor time; hundreds of times what a reading takes that grows with the page, a tenth of one that grows with its square
+
+
+def test_labels_said_thousands_of_times_in_a_row_cost_no_more_than_their_bytes(tmp_path: Path) -> None:
+    """In a process that ends when it works for too long: nothing else interrupts a pattern."""
+    ranks, states = b',engine="1"' * 80_000, b'sleep_state="awake"' * 50_000
+    rows = [b"vllm:num_requests_running{" + ranks, b"vllm:num_requests_waiting{" + ranks + b"} x", b"vllm:engine_sleep_state{" + states]
+    (tmp_path / "page").write_bytes(b"\n".join([*rows, PAGE]))
+    code = f"""
+import pathlib, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({READ_S}, {READ_S}))
+from routing.core.exposition import read_load
+print(read_load("vllm", pathlib.Path(sys.argv[1]).read_bytes()).running)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "page")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
+
+
+def test_a_size_that_no_report_can_carry_is_not_said() -> None:
+    row = b'vllm:cache_config_info{block_size="999999",num_gpu_blocks="%d"} 1\n'
+    assert read_load("vllm", row % 9 * 2).capacity_tokens == 2 * 9 * 999_999
+    assert read_load("vllm", row % 999_999_999_999 * 20).capacity_tokens is None
+    assert read_load("vllm", row % 0).capacity_tokens is None
 
 
 @given(st.lists(st.sampled_from([*PAGE.splitlines(), b"", b"vllm:num_requests_running", b" vllm:num_requests_running 3", b"\r"]), max_size=12))
