@@ -28,13 +28,14 @@ class Shares:
 
     def take(self, owner: Hashable, amount: int = 1) -> bool:
         """Let an owner hold ``amount`` (>= 0) more; False: its share is used up, or too little is left, and nothing was taken."""
+        if not amount:  # an owner may hold more than its share once others took what was left
+            return True
         free, held = self.whole - self.used, self._held.get(owner, 0)
         if amount > free or held + amount > FACTOR * free:
             self.refused += 1
             return False
-        if amount:
-            self.used += amount
-            self._held[owner] = held + amount
+        self.used += amount
+        self._held[owner] = held + amount
         return True
 
     def give_back(self, owner: Hashable, amount: int = 1) -> None:

@@ -71,14 +71,17 @@ class Held:
         self._kept_bytes += more_bytes
 
     def passing(self, now_bytes: int) -> bool:
-        """So much of a stream waits for the rest of its event; a little is not counted. False: there is no room for it."""
+        """So much of a stream waits for the rest of its event; a little is not counted. False: there is no room for more than waited before."""
         counted = now_bytes if now_bytes > SMALL_BYTES else 0
-        if counted == self._passing_bytes or self._holdings is None:
+        more_bytes = counted - self._passing_bytes
+        if self._holdings is None:
             return True
-        self._holdings.bytes.give_back(self._owner, self._passing_bytes)
-        fits = self._holdings.bytes.take(self._owner, counted)
-        self._passing_bytes = counted if fits else 0
-        return fits
+        if more_bytes > 0 and not self._holdings.bytes.take(self._owner, more_bytes):
+            return False
+        if more_bytes < 0:
+            self._holdings.bytes.give_back(self._owner, -more_bytes)
+        self._passing_bytes = counted
+        return True
 
     def close(self) -> None:
         """Give everything back. Safe to repeat."""

@@ -55,3 +55,12 @@ def test_what_was_not_held_cannot_be_given_back() -> None:
     with pytest.raises(ValueError, match="more is given back"):
         shares.give_back("b")
     assert shares.used == 1
+
+
+def test_nothing_more_is_no_refusal_beyond_ones_share_either() -> None:
+    shares = Shares(16)
+    assert shares.take("a", 14)
+    assert shares.take("b", 1)  # what is left makes a smaller share than "a" holds
+    assert not shares.take("a")
+    assert (shares.take("a", 0), shares.refused, shares.held("a")) == (True, 1, 14)
+    assert (shares.take("c", 0), shares._held) == (True, {"a": 14, "b": 1})

@@ -6,13 +6,15 @@ import asyncio
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from routing.dataplane import connections
-from routing.dataplane.holdings import OFF_LOOP_BYTES, Workshop
+from routing.dataplane.config import Config
+from routing.dataplane.holdings import OFF_LOOP_BYTES, SMALL_BYTES, Holdings, Workshop
 from tests.fakes.replica import Script, completion
 from tests.fakes.rig import HI, KEY_A, KEY_B, Rig, until
 from tests.routing.dataplane.conftest import MakeRig
@@ -97,6 +99,23 @@ async def test_a_body_of_many_values_counts_as_what_it_takes(make_rig: MakeRig, 
     assert rig.served() == (status == 200)
     await rig.settled()
     assert rig.router.plane.holdings.bytes.used == 0
+
+
+def test_a_stream_is_not_cut_for_what_it_no_longer_holds(tmp_path: Path) -> None:
+    """An owner may hold more than its share once others took what was left: then it gets nothing more, and keeps what it has."""
+    holdings = Holdings(Config(router_id="r", state_dir=tmp_path, max_held_bytes=1_600_000))
+    stream, other = holdings.admit("a"), holdings.admit("b")
+    assert stream.passing(1_400_000)
+    other.keep(100_000)
+    assert not stream.passing(1_400_001)
+    for now_bytes in (1_400_000, 1_200_000, 0, SMALL_BYTES):
+        assert stream.passing(now_bytes)
+        assert holdings.bytes.held("a") == (now_bytes if now_bytes > SMALL_BYTES else 0)
+    assert stream.passing(100_000)
+    assert (holdings.bytes.refused, holdings.bytes.used) == (1, 200_000)
+    stream.close()
+    other.close()
+    assert (holdings.bytes.used, holdings.places.used) == (0, 0)
 
 
 async def test_bodies_that_arrive_by_the_byte_are_whole(rig: Rig) -> None:
