@@ -23,6 +23,7 @@ BETWEEN = "between"  # the range that is given by its two ends
 RANGES = (("", "any time"), ("15m", "last 15 minutes"), ("1h", "last hour"), ("24h", "last 24 hours"), (BETWEEN, "from … to"))
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
+_FIRST = datetime.min.replace(tzinfo=UTC) + NAMESPACE_WITHIN  # before it there are no dates to count back to
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def listed(tenant_id: UUID, asked: Asked, *, now: datetime) -> Page:
         found = found.filter(matched_tokens__gt=0, cached_tokens=0)
     if asked.namespace:
         newest = min(asked.filter.until or now, now)
-        found = found.filter(record__namespace=asked.namespace, started_at__gte=newest - NAMESPACE_WITHIN)
+        oldest = newest - NAMESPACE_WITHIN if newest > _FIRST else newest
+        found = found.filter(record__namespace=asked.namespace, started_at__gte=oldest)
     if asked.before and asked.before_id:
         found = found.filter(Q(started_at__lt=asked.before) | Q(started_at=asked.before, id__lt=asked.before_id))
     rows = list(found.order_by("-started_at", "-id")[: PAGE_ROWS + 1])
@@ -151,6 +153,6 @@ def _milliseconds(text: str) -> float | None:
 def _moment(text: str) -> datetime | None:
     try:
         value = parse_datetime(text.replace(" ", "+"))
-    except ValueError:
+        return value.astimezone(UTC) if value is not None and value.tzinfo is not None else None  # a database knows fewer zones than Python
+    except (ValueError, OverflowError):
         return None
-    return value if value is not None and value.tzinfo is not None else None
