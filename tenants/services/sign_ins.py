@@ -131,7 +131,11 @@ def sweep(now: datetime, *, within_s: float = SWEEP_S) -> Told:
 
 def _told(row: SignInCount) -> bool:
     """Write one entry for what was counted and not written; a row that cannot be told is given up, with a line in the log."""
-    kind = Kind(row.kind)
+    try:
+        kind = Kind(row.kind)
+    except ValueError:  # counted by another version of this program
+        _log.warning("%d times %s could not be written (no such kind here)", row.attempts, row.kind)
+        return False
     rest = row.attempts - (min(row.attempts, MAX_AT_ONCE) if kind in _AT_ONCE else 0)
     if not rest:
         return False

@@ -142,6 +142,16 @@ def test_a_person_who_is_gone_when_it_is_told_holds_nothing_up(acorn: House, as_
     assert SignInCount.objects.count() == 0
 
 
+def test_what_another_version_counted_holds_nothing_up(acorn: House) -> None:
+    """A row of an unknown kind, the oldest, does not keep later ones from being told."""
+    user = person(acorn)
+    fail(ADA)
+    SignInCount.objects.create(subject=user.id, kind="sign_in.odd", window_started_at=NOW - 2 * WINDOW, attempts=7, first_at=NOW, last_at=NOW)
+    assert sign_ins.sweep(OVER) == sign_ins.Told(windows=2, entries=1)
+    assert [entry.action for entry in entries(acorn.id)] == ["sign_in.failed"]
+    assert SignInCount.objects.count() == 0
+
+
 def test_where_a_person_has_not_been_nobody_reads_from_where_they_come(acorn: House, birch: House) -> None:
     """A change of the account is told there without its peer's address."""
     user = person(acorn)
