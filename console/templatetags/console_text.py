@@ -99,6 +99,12 @@ def words(value: str) -> str:
 
 
 @register.filter
+def label(code: str, group: str) -> str:
+    """A code of a group of the glossary as people read it, without a link: for options, legends and what is drawn."""
+    return glossary.label(group, code)
+
+
+@register.filter
 def tone(outcome: str) -> str:
     """The colour class of an outcome: good, warn or bad."""
     return {"ok": "good", "client_error": "warn", "client_cancelled": "warn", "refused": "warn"}.get(outcome, "bad")

@@ -31,6 +31,7 @@ IN_ORDER = (
     "unexplained",
     "generation",
 )
+EXPECTED = "expected time to first token"  # the one bar of a policy that scores no seconds
 _FILTERS = ("within", "from", "to", "endpoint", "key", "replica", "namespace", "outcome", "slower", "missed", "audits")
 
 
@@ -108,7 +109,7 @@ def _chart(seen: Disclosed) -> charts.StackedBars | None:
     if not scored:
         return None
     rows = [(one.replica, one.chosen, _terms(one), one.expected_ttft_s) for one in scored]
-    return charts.stacked_bars(rows, slots=(*SCORERS, "expected ttft"))
+    return charts.stacked_bars(rows, slots=(*SCORERS, EXPECTED))
 
 
 def _time_chart(seen: Disclosed) -> charts.StackedBars | None:
@@ -124,4 +125,4 @@ def _terms(candidate: CandidateOut) -> list[tuple[str, float]]:
     """In the order of the register. A policy that scores no seconds still has an estimate, which is then the one bar."""
     ordered = [(name, candidate.terms[name]) for name in SCORERS if name in candidate.terms]
     ordered += sorted((name, value) for name, value in candidate.terms.items() if name not in SCORERS)
-    return ordered or [("expected ttft", candidate.expected_ttft_s or 0.0)]
+    return ordered or [(EXPECTED, candidate.expected_ttft_s or 0.0)]

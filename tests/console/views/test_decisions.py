@@ -6,6 +6,7 @@ import html
 import re
 import uuid
 from datetime import timedelta
+from typing import get_args
 from urllib.parse import parse_qs
 
 import pytest
@@ -13,7 +14,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from routing.core.record import AttemptRecord, CauseRecord
+from routing.core import glossary
+from routing.core.cause import PARTS
+from routing.core.record import AttemptRecord, CauseRecord, Outcome
+from routing.core.scorers import REGISTER
 from tests.console import rows
 from tests.console.rows import AsOwner, Town
 
@@ -167,7 +171,7 @@ def test_one_page_says_why_with_every_term_in_seconds(town: Town, as_owner: AsOw
     page = town.owner.get(f"/t/acorn/decisions/{decision.id}").content.decode()
     assert "Fast enough, first token after 120 ms against a target of 2.00 s: replica a held 1,008 of 1,200 prompt tokens (84 %)" in page
     # both candidates, their terms, matched and realised tokens
-    for text in ("400 ms", "310 ms", "100 ms", "1,024", "1,008", "external price", "pressure"):
+    for text in ("400 ms", "310 ms", "100 ms", "1,024", "1,008", ">price<", "pressure"):
         assert text in page
     bars = re.findall(r'<rect class="f\d" x="[\d.]+" y="[\d.]+" width="([\d.]+)"', page)
     assert len(bars) == 7
@@ -264,8 +268,46 @@ def test_where_the_time_went_is_drawn_and_told(town: Town, as_owner: AsOwner) ->
     page = town.owner.get(f"/t/acorn/decisions/{made.id}").content.decode()
     assert "about 900 ms went to computing 7,000 prompt tokens behind a change of the prompt&#x27;s earlier text" in page
     assert "from about token 32 (byte 128) of 7,100 tokens" in page
-    assert "missed changed 900 ms" in page  # a title in the drawing
+    assert "computed: text changed 900 ms" in page  # a title in the drawing
     assert "style=" not in page.split('id="cause"')[1].split("</section>")[0]
+
+
+def _legends(page: str) -> dict[str, str]:
+    """What legends of a page say, by the code that they say it for."""
+    return dict(re.findall(r'<li><i class="f\d+"></i><data value="([^"]*)">([^<]*)</data></li>', page))
+
+
+def test_outcomes_are_filtered_and_listed_by_their_terms(town: Town, as_owner: AsOwner) -> None:
+    """Each of the enum's; the value that is sent stays the code."""
+    outcomes = get_args(Outcome)
+    rows.store(as_owner, town.acorn, *(rows.record(town.acorn, outcome=one) for one in outcomes))
+    page = town.viewer.get("/t/acorn/decisions").content.decode()
+    choices = page.split('id="outcome"')[1].split("</select>")[0]
+    assert re.findall(r'<option value="([^"]+)">([^<]+)</option>', choices) == [(one, glossary.label("outcome", one)) for one in outcomes]
+    assert set(re.findall(r'data-label="Outcome"><span class="pill \w+">([^<]+)<', page)) == {glossary.label("outcome", one) for one in outcomes}
+
+
+def test_legends_say_every_part_and_every_term_of_a_score_in_words(town: Town, as_owner: AsOwner) -> None:
+    """On the page of a decision and on that of causes; so do the drawings' titles, and no code is left in either."""
+    parts = dict.fromkeys(PARTS, 100_000)
+    terms = {one.name: 0.1 for one in REGISTER}
+    mine = rows.candidate(town.acorn.replica_ids[0], "a", terms=terms, expected_ttft_s=0.3)
+    made = rows.record(town.acorn, ttft_s=2.0, cause=CauseRecord(parts_us=parts, main="retry", own_pool=True), candidates=(mine,))
+    rows.store(as_owner, town.acorn, made)
+    causes = {part: glossary.label("cause", part) for part in PARTS}
+    scores = {name: glossary.label("score", name) for name in terms}
+    one, all_of_them = (town.owner.get(path).content.decode() for path in (f"/t/acorn/decisions/{made.id}", "/t/acorn/causes"))
+    assert _legends(one) == causes | scores
+    assert _legends(all_of_them) == causes
+    titles = " ".join(re.findall(r"<rect[^>]*><title>([^<]*)</title>", one + all_of_them))
+    assert [label for label in (causes | scores).values() if f"{label} " not in titles] == []
+
+
+def test_where_a_policy_scores_no_seconds_the_legend_says_what_is_drawn(town: Town, as_owner: AsOwner) -> None:
+    mine = rows.candidate(town.acorn.replica_ids[0], "a", terms={}, expected_ttft_s=0.3)
+    made = rows.record(town.acorn, policy="round_robin", candidates=(mine,))
+    rows.store(as_owner, town.acorn, made)
+    assert "expected time to first token" in _legends(town.owner.get(f"/t/acorn/decisions/{made.id}").content.decode()).values()
 
 
 def test_a_decision_leads_to_its_namespace_and_replica_and_back(town: Town, as_owner: AsOwner) -> None:
