@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 from django import template
+from django.contrib.messages.storage.base import Message
 from django.template import Context
 from django.urls import reverse
 from django.utils import timezone
@@ -169,6 +171,12 @@ def ago(value: datetime | None) -> str | SafeString:
 def moment(value: datetime | None) -> str:
     """A moment in UTC to the second."""
     return UNKNOWN if value is None or not known(value) else value.astimezone(timezone.get_default_timezone()).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@register.filter
+def at(said: Iterable[Message], place: str) -> list[Message]:
+    """The messages that belong to a place of the page (their extra tag); the others stand at its top."""
+    return [one for one in said if one.extra_tags == place]
 
 
 @register.filter

@@ -28,8 +28,10 @@ class CapturePage(TenantPage):
     def endpoint(self, endpoint_id: UUID) -> Endpoint:
         return queries.endpoint(self.tenant_id, str(endpoint_id))
 
-    def back(self, endpoint_id: UUID) -> HttpResponse:
-        return HttpResponseRedirect(reverse("console:endpoint", args=[self.caller.seat.slug, endpoint_id]) + "#capture")
+    def back(self, endpoint_id: UUID, said: str) -> HttpResponse:
+        """To the panel of captures, where what was done is said and has the focus."""
+        messages.success(self.request, said, extra_tags="capture")
+        return HttpResponseRedirect(reverse("console:endpoint", args=[self.caller.seat.slug, endpoint_id]) + "#capture-said")
 
 
 class SwitchOn(CapturePage):
@@ -52,9 +54,8 @@ class SwitchOn(CapturePage):
                 )
         except Invalid as refusal:
             return self._form(endpoint, days, percent, field=refusal.field or "", wrong=refusal.message)
-        if found.running is not None:
-            messages.success(request, f"{percent} % of {endpoint.name}'s conversations are captured until {found.running.ends_at:%d %B %H:%M} UTC.")
-        return self.back(endpoint_id)
+        until = f" until {found.running.ends_at:%d %B %H:%M} UTC" if found.running else ""
+        return self.back(endpoint_id, f"{percent} % of {endpoint.name}'s conversations are captured{until}.")
 
     def _form(self, endpoint: Endpoint, days: str, percent: str, *, field: str = "", wrong: str = "") -> HttpResponse:
         limits = {"max_days": captures.MAX_DAYS, "keep_days": captures.KEEP_DAYS}
@@ -80,11 +81,10 @@ class SwitchOff(CapturePage):
 
     needs = {"POST": Permission.CONFIGURE}
 
-    def post(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:
+    def post(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
         endpoint = self.endpoint(endpoint_id)
         captures.disable(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint_id, now=timezone.now())
-        messages.success(request, f"Nothing of {endpoint.name} is captured any more. What was captured is kept.")
-        return self.back(endpoint_id)
+        return self.back(endpoint_id, f"Nothing of {endpoint.name} is captured any more. What was captured is kept.")
 
 
 class Delete(CapturePage):
@@ -94,11 +94,10 @@ class Delete(CapturePage):
         found = captures.status(tenant_id=self.tenant_id, endpoint_id=endpoint_id, now=timezone.now())
         return self.page("console/capture_delete.html", {"endpoint": self.endpoint(endpoint_id), "capture": found})
 
-    def post(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:
+    def post(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
         endpoint = self.endpoint(endpoint_id)
         captures.delete(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint_id, now=timezone.now())
-        messages.success(request, f"Everything captured of {endpoint.name} is deleted, and the key of its ids with it.")
-        return self.back(endpoint_id)
+        return self.back(endpoint_id, f"Everything captured of {endpoint.name} is deleted, and the key of its ids with it.")
 
 
 class Export(CapturePage):

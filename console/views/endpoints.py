@@ -56,6 +56,7 @@ class EndpointPage(TenantPage):
             "objectives": alerts.objectives(self.tenant_id, endpoint.id),
             "capture": captures.status(tenant_id=self.tenant_id, endpoint_id=endpoint.id, now=timezone.now()),
             "router_url": settings.ROUTER_PUBLIC_URL,
+            "places": ("trial", "capture"),  # of messages, beside the page's top
         }
         return self.page("console/endpoint.html", context)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -46,8 +45,7 @@ class WritePolicy(TrialPage):
             )
         said = f"{version.policy.name} v{version.version}"
         told = f"{endpoint.name} runs {said} for every prompt." if do == "activate" else f"{said} is tried on {endpoint.name}."
-        messages.success(request, told)
-        return self.back(endpoint_id)
+        return self.back(endpoint_id, told)
 
     def _store(self, endpoint: Endpoint, name: str, spec: dict[str, Any], share: float | None) -> PolicyVersion:
         """Store a version; ``share`` None activates it, else it is tried. One transaction: what cannot be tried is not stored either."""

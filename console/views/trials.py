@@ -30,8 +30,10 @@ class TrialPage(TenantPage):
     def endpoint(self, endpoint_id: UUID) -> Endpoint:
         return queries.endpoint(self.tenant_id, str(endpoint_id))
 
-    def back(self, endpoint_id: UUID) -> HttpResponse:
-        return HttpResponseRedirect(reverse("console:endpoint", args=[self.caller.seat.slug, endpoint_id]) + "#trial")
+    def back(self, endpoint_id: UUID, said: str) -> HttpResponse:
+        """To the panel of trials, where what was done is said and has the focus: at the page's top it would be out of view."""
+        messages.success(self.request, said, extra_tags="trial")
+        return HttpResponseRedirect(reverse("console:endpoint", args=[self.caller.seat.slug, endpoint_id]) + "#trial-said")
 
     def whole(self, endpoint: Endpoint) -> bool:
         return trials.may_read_load(self.tenant_id, endpoint, platform=self.caller.seat.platform)
@@ -57,8 +59,7 @@ class TryPolicy(TrialPage):
         except Invalid as refusal:
             return self._form(endpoint, chosen, percent, field=refusal.field or "", wrong=refusal.message)
         where = f"It places {percent} % of the prompts." if endpoint.canary_share else "It decides in the shadow and moves nothing."
-        messages.success(request, f"{version.policy.name} v{version.version} is tried on {endpoint.name}. {where}")
-        return self.back(endpoint_id)
+        return self.back(endpoint_id, f"{version.policy.name} v{version.version} is tried on {endpoint.name}. {where}")
 
     def _form(self, endpoint: Endpoint, chosen: str, percent: str, *, field: str = "", wrong: str = "") -> HttpResponse:
         context = {
@@ -97,8 +98,7 @@ class Promote(TrialPage):
         if not (raw.isascii() and raw.isdigit() and len(raw) < 9):
             raise Conflict("No candidate is tried on this endpoint.")
         row = trials.promote(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint_id, version=int(raw), reason=reason)
-        messages.success(request, f"{row.name} runs {row.routing_policy.policy.name} v{row.routing_policy.version} for every prompt.")
-        return self.back(endpoint_id)
+        return self.back(endpoint_id, f"{row.name} runs {row.routing_policy.policy.name} v{row.routing_policy.version} for every prompt.")
 
 
 class RollBack(TrialPage):
@@ -110,8 +110,7 @@ class RollBack(TrialPage):
     def post(self, request: HttpRequest, endpoint_id: UUID) -> HttpResponse:
         reason = request.POST.get("reason", "").strip()
         row = trials.roll_back(tenant_id=self.tenant_id, actor=self.actor, endpoint_id=endpoint_id, reason=reason)
-        messages.success(request, f"{row.name} runs {row.routing_policy.policy.name} v{row.routing_policy.version}, and nothing is tried.")
-        return self.back(endpoint_id)
+        return self.back(endpoint_id, f"{row.name} runs {row.routing_policy.policy.name} v{row.routing_policy.version}, and nothing is tried.")
 
 
 class DryRun(TrialPage):

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
     from tests.console.rows import AsOwner, Town
 
+# What has the focus, and whether all of it is in view.
+_SEEN = """() => {
+    const one = document.activeElement, at = one.getBoundingClientRect();
+    return [one.id, at.top >= 0 && at.bottom <= window.innerHeight];
+}"""
+
 
 def test_from_an_endpoint_a_policy_is_written_tried_promoted_and_rolled_back(
     town: Town, as_owner: AsOwner, signed_in: Callable[..., BrowserContext]
@@ -47,6 +53,10 @@ def test_from_an_endpoint_a_policy_is_written_tried_promoted_and_rolled_back(
     page.get_by_role("button", name="Try it").click()
     page.get_by_text("default v2 is tried on llama-chat.").wait_for()
     assert "placing 50 % of the prompts" in page.locator("#trial").inner_text()
+    assert page.evaluate(_SEEN) == ["trial-said", True]
+    assert visit.axe() == []
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Dry run"
 
     page.get_by_role("link", name="Promote").click()
     page.get_by_role("button", name="Promote it").click()

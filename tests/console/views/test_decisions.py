@@ -289,7 +289,7 @@ def test_outcomes_are_filtered_and_listed_by_their_terms(town: Town, as_owner: A
 
 def test_legends_say_every_part_and_every_term_of_a_score_in_words(town: Town, as_owner: AsOwner) -> None:
     """On the page of a decision and on that of causes; so do the drawings' titles, and no code is left in either."""
-    parts = dict.fromkeys(PARTS, 100_000)
+    parts: dict[str, int] = dict.fromkeys(PARTS, 100_000)
     terms = {one.name: 0.1 for one in REGISTER}
     mine = rows.candidate(town.acorn.replica_ids[0], "a", terms=terms, expected_ttft_s=0.3)
     made = rows.record(town.acorn, ttft_s=2.0, cause=CauseRecord(parts_us=parts, main="retry", own_pool=True), candidates=(mine,))

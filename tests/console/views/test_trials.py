@@ -171,3 +171,23 @@ def test_replicas_of_the_platform_are_ordered_by_name_in_a_dry_run(town: Town, a
     assert re.findall(r'class="break">(replica \d)', told) == ["replica 1", "replica 2"]
     assert "77" not in told.split("<tbody>")[1]
     assert re.findall(r'class="break">(h\d+)', town.operator.get(url).content.decode()) == ["h100", "h200"]
+
+
+def test_what_was_done_is_said_once_in_the_panel_where_it_was_done_and_elsewhere_at_the_top(town: Town, candidate: PolicyVersion) -> None:
+    """The address leads to it, and it can take the focus. What belongs to no panel, and what waits when another page opens, stands at the top."""
+    page = f"/t/acorn/endpoints/{town.acorn.endpoint_id}"
+    tried = town.owner.post(f"{page}/trial", {"policy": str(candidate.id), "percent": "10"})
+    captured = town.owner.post(f"{page}/capture", {"days": "3", "percent": "10"})
+    town.owner.post(f"{page}/rotate-epoch", {"reason": "a leak"})
+    assert [answer["Location"] for answer in (tried, captured)] == [f"{page}#trial-said", f"{page}#capture-said"]
+    said = town.owner.get(page).content.decode()
+    panels = {name: said.split(f'id="{name}-said" role="status" tabindex="-1">')[1].split("</div>")[0] for name in ("trial", "capture")}
+    assert "is tried on llama-chat" in panels["trial"]
+    assert "conversations are captured" in panels["capture"]
+    assert [text.count('<p class="note success"') for text in panels.values()] == [1, 1]
+    top = said.split("<main")[1].split('<div class="head">')[0]
+    assert top.count('<p class="note') == 1
+    assert said.count('<p class="note success"') == 3
+    assert '-said"' not in town.owner.get(page).content.decode()
+    town.owner.post(f"{page}/rollback", {"reason": ""})
+    assert "nothing is tried" in town.owner.get("/t/acorn/pools").content.decode().split("<main")[1].split("<h1>")[0]
