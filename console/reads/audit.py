@@ -24,7 +24,7 @@ class Page:
 
 def listed(tenant_id: UUID, cursor: str, *, action: str = "") -> Page:
     """One page, inside the tenant scope; ``action`` is a whole action such as api_key.revoke, or its noun."""
-    entries = queries.audit_log(tenant_id, action=action or None)
+    entries = AuditEntry.objects.none() if "\0" in action else queries.audit_log(tenant_id, action=action or None)
     moment, row_id = decisions.cursor(cursor)
     if moment and row_id:
         entries = entries.filter(Q(created_at__lt=moment) | Q(created_at=moment, id__lt=row_id))

@@ -27,7 +27,7 @@ class UsagePage(TenantPage):
         """As the query string asks; what is malformed is as if it were not there, so that an old link still opens."""
         today = timezone.now().date()
         until = _day(request.GET.get("until")) or today
-        since = _day(request.GET.get("since")) or until - timedelta(days=DAYS)
+        since = _day(request.GET.get("since")) or date.fromordinal(max(1, until.toordinal() - DAYS))
         asked = [name for name in request.GET.getlist("by") if name in usage.DIMENSIONS]
         by = asked if asked or "since" in request.GET else _DEFAULT_BY
         try:

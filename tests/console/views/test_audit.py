@@ -38,6 +38,7 @@ def test_a_change_is_shown_with_before_and_after(town: Town) -> None:
     assert "same:" not in page
     assert "pool-7" in town.owner.get("/t/acorn/audit?action=pool").content.decode()
     assert "No entry matches" in town.owner.get("/t/acorn/audit?action=api_key").content.decode()
+    assert "No entry matches" in town.owner.get("/t/acorn/audit?action=pool%00").content.decode()
     assert "Nothing was changed yet" in town.stranger.get("/t/birch/audit").content.decode()
 
 
