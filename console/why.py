@@ -1,11 +1,13 @@
-"""Why a request was fast or slow, in one sentence. Pure: from the stored record and what its reader may see of it.
+"""Why a request was fast or slow, in a few sentences. Pure: from the stored record and what its reader may see of it.
 
-Names, waits and refusals come from the disclosed side, so that the sentence tells no more than the table below it.
+For somebody who meets the product for the first time: what is no everyday word stands in the glossary (its group of words). Names, waits and refusals
+come from the disclosed side, so that the answer tells no more than the table below it.
 """
 
 from __future__ import annotations
 
 from console.templatetags.console_text import count, seconds, share
+from routing.core import glossary
 from routing.core.record import DecisionRecord
 from routing.services.disclosure import WAIT_STEP_S, Disclosed
 
@@ -23,7 +25,7 @@ def tone(record: DecisionRecord) -> str:
 
 
 def sentence(record: DecisionRecord, seen: Disclosed) -> str:
-    """One sentence (at times with a second clause) that answers "why was this slow, or fast?"."""
+    """A few short sentences that answer "why was this slow, or fast?"."""
     if record.outcome == "refused":
         return _refused(record, seen)
     if record.outcome == "client_error":
@@ -32,41 +34,44 @@ def sentence(record: DecisionRecord, seen: Disclosed) -> str:
         return f"The client left after {seconds(record.e2e_s)}, before the first token."
     if record.outcome in ("upstream_error", "timeout", "incomplete") and record.ttft_s is None:
         return _failed(record)
-    return f"{_speed(record)}: {_cause(record, seen)}{_ending(record)}."
+    return " ".join([_speed(record), *_cause(record, seen), *_ending(record)])
 
 
 def _speed(record: DecisionRecord) -> str:
     ttft_s, target_s, expected_s = record.ttft_s, record.slo_ttft_s, record.expected_ttft_s
     if ttft_s is None:
-        return f"Answered whole after {seconds(record.e2e_s)}, not streamed" if record.e2e_s is not None else "No time was measured"
-    first = f"first token after {seconds(ttft_s)}"
+        return f"The whole answer came after {seconds(record.e2e_s)}; it was not streamed." if record.e2e_s is not None else "No time was measured."
+    first = f"the first token came after {seconds(ttft_s)}"
     if target_s is not None:
         if ttft_s <= target_s:
-            return f"Fast enough, {first} against a target of {seconds(target_s)}"
-        hopeless = "" if record.slo_attainable else ", which no replica could meet"
-        return f"Too slow, {first} against a target of {seconds(target_s)}{hopeless}"
+            return f"Fast enough: {first}, and the target is {seconds(target_s)}."
+        hopeless = "" if record.slo_attainable else ", which no replica could have met"
+        return f"Too slow: {first}, and the target is {seconds(target_s)}{hopeless}."
     if expected_s is not None and ttft_s > max(expected_s * _OFF_FACTOR, expected_s + _OFF_S):
-        return f"Slower than the {seconds(expected_s)} expected, {first}"
-    return f"As expected, {first}"
+        return f"Slower than expected: {first} instead of {seconds(expected_s)}."
+    return f"As expected: {first}."
 
 
-def _cause(record: DecisionRecord, seen: Disclosed) -> str:
-    if seen.cause is not None:  # then the split below says it, by the clock
-        where = _reuse(record, record.prompt_tokens or record.estimated_prompt_tokens, _named(seen.replica))
-        return f"{where}. {seen.cause.sentence.removesuffix('.')}"
+def _cause(record: DecisionRecord, seen: Disclosed) -> list[str]:
     prompt = record.prompt_tokens or record.estimated_prompt_tokens
-    parts = [_reuse(record, prompt, _named(seen.replica))]
+    told = [_begun(_reuse(record, prompt, _named(seen.replica), split=seen.cause is not None))]
+    if seen.cause is not None:  # then the split below says it, by the clock
+        return [*told, seen.cause.sentence]
     waited = _waited(seen)
     if waited:
-        parts.append(f"most of the wait was others' work ahead of it, {waited}")
+        told.append(f"Most of the wait was for other requests ahead of it: {waited}.")
     failed = [attempt for attempt in record.attempts if attempt.error]
     if failed and len(record.attempts) > 1:
         lost_s = sum(attempt.duration_s for attempt in failed)
-        parts.append(f"{seconds(lost_s)} went to {_many(len(failed), 'failed attempt')} before it")
+        told.append(f"{seconds(lost_s)} went to {_many(len(failed), 'attempt')} before it that failed.")
     late_s = (record.ttft_s or 0.0) - (record.expected_ttft_s or 0.0)
     if record.expected_ttft_s is not None and not failed and late_s > max(record.expected_ttft_s * (_OFF_FACTOR - 1), _OFF_S):
-        parts.append(f"{seconds(late_s)} came on top that the estimate did not foresee")
-    return "; ".join(parts)
+        told.append(f"{seconds(late_s)} came on top that the estimate did not foresee.")
+    return told
+
+
+def _begun(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _named(replica: str | None) -> str:
@@ -88,39 +93,43 @@ def _waited(seen: Disclosed) -> str:
     return f"up to {seconds(shared_s)}" if shared_s - WAIT_STEP_S > prefill_s else ""
 
 
-def _reuse(record: DecisionRecord, prompt: int, where: str) -> str:
+def _reuse(record: DecisionRecord, prompt: int, where: str, *, split: bool) -> str:
+    """What of the prompt was cached. ``split``: why the rest was not is said by the cause, which knows more than the candidates."""
     expected, cached = record.expected_cached_tokens, record.cached_tokens
     if prompt <= 0:
         return f"{where} took it"
     if cached is None:
         if expected > _NOTABLE_SHARE * prompt:
-            return f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens and did not say how many it did"
-        return f"{where} was expected to compute the whole prompt of {count(prompt)} tokens"
+            return f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens in its cache and did not say how many it did"
+        return f"{where} was expected to compute all {count(prompt)} prompt tokens"
     if cached >= _NOTABLE_SHARE * prompt:
         rest = count(prompt - cached)
-        return f"{where} held {count(cached)} of {count(prompt)} prompt tokens ({share(cached / prompt)}), so {rest} had to be computed"
+        return f"{where} held {count(cached)} of {count(prompt)} prompt tokens ({share(cached / prompt)}) in its cache, so {rest} had to be computed"
     if expected > _NOTABLE_SHARE * prompt:
-        believed = f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens"
+        believed = f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens in its cache"
         return f"{believed} but had {count(cached)}: they were evicted or never stored"
     best = max(record.candidates, key=lambda one: one.matched_tokens, default=None)
     known = record.best_matched_tokens if best is None else best.matched_tokens
     if known > _NOTABLE_SHARE * prompt:
         other = "another rank of its engine" if best is not None and best.replica_id == record.replica_id and best.refusal else "another replica"
-        held = f"{other} held {count(known)} of {count(prompt)} prompt tokens"
+        held = f"{other} held {count(known)} of {count(prompt)} prompt tokens in its cache"
         if best is not None and not any(one.terms for one in record.candidates):  # nobody weighed seconds here
-            return f"{held}, but {record.policy} does not go by expected time, so {where} computed the prompt"
+            return f"{held}, but the policy {record.policy} does not go by expected time, so {where} computed the prompt"
         return f"{held} but would have taken longer, so {where} computed the prompt"
-    return f"nothing of the {count(prompt)} prompt tokens was cached anywhere, so {where} computed all of them"
+    had, rest = (count(cached), "the rest") if cached else ("none", "them all")
+    if split:
+        return f"{where} had {had} of the {count(prompt)} prompt tokens in its cache and computed {rest}"
+    return f"{where} had {had} of the {count(prompt)} prompt tokens in its cache, and no other replica was known to have more, so it computed {rest}"
 
 
-def _ending(record: DecisionRecord) -> str:
+def _ending(record: DecisionRecord) -> list[str]:
     endings = {
-        "client_cancelled": "; the client left before the end",
-        "upstream_error": "; the replica failed before the end",
-        "timeout": "; the replica went silent before the end",
-        "incomplete": "; the answer broke off before the end",
+        "client_cancelled": "The client left before the end.",
+        "upstream_error": "The replica failed before the end.",
+        "timeout": "The replica went silent before the end.",
+        "incomplete": "The answer broke off before the end.",
     }
-    return endings.get(record.outcome, "")
+    return [endings[record.outcome]] if record.outcome in endings else []
 
 
 def _refused(record: DecisionRecord, seen: Disclosed) -> str:
@@ -129,7 +138,7 @@ def _refused(record: DecisionRecord, seen: Disclosed) -> str:
         if one.refusal:
             reasons[one.refusal] = reasons.get(one.refusal, 0) + 1
     if reasons and all(one.refusal for one in seen.candidates):
-        said = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in sorted(reasons.items()))
+        said = ", ".join(f"{number} {glossary.label('refusal', reason)}" for reason, number in sorted(reasons.items()))
         return f"Refused with {record.status}{_code(record)}: no replica could take it ({said})."
     return f"Refused with {record.status}{_code(record)} before any replica was asked."
 
@@ -137,7 +146,7 @@ def _refused(record: DecisionRecord, seen: Disclosed) -> str:
 def _failed(record: DecisionRecord) -> str:
     tried = len(record.attempts)
     last = record.attempts[-1] if record.attempts else None
-    said = f" ({(last.error or f'status {last.status}').replace('_', ' ')} after {seconds(last.duration_s)})" if last else ""
+    said = f" ({glossary.label('failure', last.error or f'status {last.status}')}, after {seconds(last.duration_s)})" if last else ""
     what = {"timeout": "timed out", "incomplete": "broke off"}.get(record.outcome, "failed")
     tail = f": {_many(tried, 'attempt')}, the last one{said}" if last else ""
     return f"It {what} before the first token{_code(record)}{tail}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -13,13 +14,16 @@ from django.contrib.messages.storage.base import Message
 from django.template import Context
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
 
 from routing.core import glossary
 
 register = template.Library()
 UNKNOWN = "–"  # noqa: RUF001 - a dash, as printed tables have it
+
+_WORDS = {term.label: code for code, term in glossary.GROUPS["word"].terms.items()}
+_WORD = re.compile(rf"(?<![\w-])({'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})s?(?![\w-])", re.IGNORECASE)
 
 
 def known(value: object) -> bool:
@@ -201,6 +205,24 @@ def _explained(slug: str, group: str, code: str, classes: str) -> SafeString:
         return format_html('<span class="{}">{}</span>', classes.strip(), shown) if classes.strip() else format_html("<span>{}</span>", shown)
     address = f"{reverse('console:terms', args=[slug])}#{glossary.anchor(group, code)}"
     return format_html('<a class="{}" href="{}" title="{}">{}</a>', f"term {classes}".strip(), address, found.meaning, shown)
+
+
+@register.simple_tag(takes_context=True)
+def with_terms(context: Context, text: str) -> SafeString:
+    """Text of ours with the glossary's words led to where they are explained, each where it first stands. Everything else is text."""
+    slug, left, parts, at = context["tenant"].slug, set(_WORDS.values()), [], 0
+    for found in _WORD.finditer(text):
+        code = _WORDS[found[1].lower()]
+        if code in left:
+            left.remove(code)
+            term = glossary.GROUPS["word"].terms[code]
+            address = f"{reverse('console:terms', args=[slug])}#{glossary.anchor('word', code)}"
+            parts += [
+                escape(text[at : found.start()]),
+                format_html('<a class="term" href="{}" title="{}">{}</a>', address, term.meaning, found[0]),
+            ]
+            at = found.end()
+    return mark_safe("".join([*parts, escape(text[at:])]))  # noqa: S308 - each part is escaped above
 
 
 def _distance(passed: timedelta) -> str:

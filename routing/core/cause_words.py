@@ -1,4 +1,7 @@
-"""A request's cause in one sentence, for people. Pure; it names no replica and no load, so that whoever may read the parts may read it."""
+"""A request's cause in one sentence, for people who know no more than the words of the glossary.
+
+Pure; it names no replica and no load, so that whoever may read the parts may read it.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ from routing.core.record import CauseRecord
 _NOTABLE_SHARE = 0.15  # of the whole; what takes less is not worth a clause
 _NOTABLE_US = 20_000
 _MISSED: Mapping[str, str] = {
-    "missed_evicted": "that had been sent there before and were no longer cached",
-    "missed_not_ready": "that a request still in flight was to leave there",
-    "missed_policy": "that another replica held, because the policy chose otherwise",
-    "missed_replica_lost": "that were cached on a replica which restarted or is out of service",
-    "missed_changed": "behind a change of the prompt's earlier text",
-    "missed_namespace_changed": "that are cached under the identity which the request had before",
+    "missed_evicted": "that had been sent to a replica before, whose cache no longer held them (evicted)",
+    "missed_not_ready": "that another request, not finished yet, was about to leave in the cache",
+    "missed_policy": "that were in another replica's cache, where the policy did not send this request",
+    "missed_replica_lost": "that were in the cache of a replica which has restarted or is out of service",
+    "missed_changed": "behind a place where the conversation's earlier text was changed",
+    "missed_namespace_changed": "that were cached before their cache identity changed",
     "missed_never_seen": "that nobody had sent before",
 }
 _OTHERS: Mapping[str, str] = {
-    "router": "reading and deciding in the router",
-    "queue_router": "waiting in the router's queue",
-    "queue_engine": "others' work at the replica (estimated)",
-    "retry": "attempts that failed",
-    "transfer": "moving its cache between replicas",
-    "slow_replica": "a replica slower than its pool (estimated)",
-    "generation": "generating the answer",
-    "unexplained": "nothing that is known of",
-    "replica": "others' work or slowness at the replica (estimated)",
+    "router": "passed while the router read the request and chose a replica",
+    "queue_router": "passed in the router's queue, until a replica had time",
+    "queue_engine": "passed behind other requests at the replica (estimated)",
+    "retry": "went to attempts that failed",
+    "transfer": "passed while its cache was moved from one replica to another",
+    "slow_replica": "would have been saved by the fastest kind of replica in the pool (estimated)",
+    "generation": "passed from the first token to the end of the answer",
+    "unexplained": "cannot be explained by anything that is known",
+    "replica": "passed behind other requests at the replica, or because it was slow (estimated)",
 }
 
 
@@ -36,19 +39,19 @@ def sentence(cause: CauseRecord, parts_us: Mapping[str, int]) -> str:
     excess = sorted(((value, part) for part, value in parts_us.items() if part != "ideal"), reverse=True)
     main = cause.main if cause.main in parts_us else excess[0][1] if excess else None
     if main is None or parts_us[main] < min(_NOTABLE_US, total_us):
-        return f"It took {_time(total_us)}, about what a warm and idle replica takes."
+        return f"It took {_time(total_us)}, about what a replica takes that has the prompt in its cache and nothing else to do."
     others = [(value, part) for value, part in excess if part != main and value >= max(_NOTABLE_US, _NOTABLE_SHARE * total_us)]
     clauses = [_clause(cause, main, parts_us[main]), *(_clause(cause, part, value) for value, part in others[:2])]
-    return f"Of {_time(total_us)}, {'; '.join(clauses)}."
+    return f"Of the {_time(total_us)} that it took in all, {'; '.join(clauses)}."
 
 
 def _clause(cause: CauseRecord, part: str, value_us: int) -> str:
     if part not in _MISSED:
-        return f"{_time(value_us)} went to {_OTHERS.get(part, part.replace('_', ' '))}"
+        return f"{_time(value_us)} {_OTHERS.get(part, 'went to ' + part.replace('_', ' '))}"
     tokens = cause.missed_tokens.get(part.removeprefix("missed_"), 0)
     said = f"about {_time(value_us)} went to computing {tokens:,} prompt tokens {_MISSED[part]}"
     if part == "missed_changed" and cause.diverged_tokens is not None:
-        said += f" (it first differs from the conversation's last turn at about token {cause.diverged_tokens:,}, byte {cause.diverged_bytes:,})"
+        said += f" (it first differs from the last turn at about token {cause.diverged_tokens:,}, byte {cause.diverged_bytes:,})"
     return said
 
 

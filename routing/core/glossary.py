@@ -178,6 +178,44 @@ _SCORE = {
     ),
     "external_price": Term("price", "A price in seconds for what has to be computed: it delays those behind and pushes out what others keep."),
 }
+_FAILURE = {
+    "connect": Term("no connection", "The engine refused a connection, or its host could not be found."),
+    "connect_timeout": Term("no connection in time", "The engine's host did not answer in time when a connection was asked for."),
+    "blocked": Term("address not allowed", "Routers may not connect to the engine's address (SALTROUTE_ALLOWED_RANGES)."),
+    "no_socket": Term("router out of sockets", "The router itself had no socket left. The engine is not to blame."),
+    "first_byte_timeout": Term("no answer in time", "The engine took the request and did not begin to answer in time."),
+    "idle_timeout": Term("went silent", "The engine began to answer and then sent nothing for too long."),
+    "broken": Term("connection broke", "The connection ended before the answer did."),
+    "stale_connection": Term("connection had ended", "The engine had closed a connection that was to be used again."),
+    "too_large": Term("answer too large", "The answer was larger than the router takes."),
+    "encoding": Term("answer unreadable", "The answer was compressed in a way that the router does not read."),
+    "model_not_served": Term("model not served", "The engine says that it does not have this model or adapter."),
+    "aborted": Term("given up", "The engine gave the request up without saying why."),
+    "error_event": Term("error in the stream", "The engine sent an error in the middle of its answer."),
+    "truncated": Term("ended too early", "The stream ended without its end mark."),
+}
+_WORD = {
+    "token": Term("prompt tokens", "Pieces of a prompt's text, a few characters each. Engines read, compute and keep text by them."),
+    "first_token": Term(
+        "first token",
+        "The beginning of the answer. The time until it comes (time to first token, TTFT) is what somebody waits before anything is seen.",
+    ),
+    "cache": Term(
+        "cache",
+        "What an engine computed of prompts and keeps in memory (KV cache). What begins with the same text need not be computed there again.",
+    ),
+    "replica": Term("replica", "One engine that serves the model. A pool has one or more, and each has a cache of its own."),
+    "pool": Term("pool", "Replicas among which the requests of an endpoint are shared out."),
+    "target": Term("target", "The time to first token that the endpoint's objective asks for."),
+    "evicted": Term("evicted", "Dropped from a cache to make room for other prompts."),
+    "identity": Term(
+        "cache identity",
+        "What requests must have in common to share cached text: tenant, scope, model, revisions and epoch among others. Another one finds nothing.",
+    ),
+    "policy": Term("policy", "The rule by which a router chooses a replica for each request."),
+    "attempt": Term("attempt", "One try at a replica. If it fails before the answer began, another replica may be tried."),
+    "estimated": Term("estimated", "Not measured: engines do not report it for one request, so it is worked out from what they do report."),
+}
 _EVIDENCE = {
     "event": Term("event", "The engine itself reported these blocks."),
     "inferred": Term("inferred", "The router sent this text there before, and nothing says that it is gone."),
@@ -245,8 +283,10 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
         ),
         "outcome": Group("Outcomes of requests", "How a request ended.", _OUTCOME),
         "refusal": Group("Why a replica was not chosen", "The first reason that applied.", _REFUSAL),
+        "failure": Group("Why an attempt failed", "What became of a request at a replica that did not answer it.", _FAILURE),
         "score": Group("Score", "Seconds that a policy weighs; the replica with the least sum is chosen.", _SCORE),
         "evidence": Group("Evidence", "How it is known that a replica holds part of a prompt.", _EVIDENCE),
+        "word": Group("Words", "What the sentences of these pages speak of.", _WORD),
     }
 )
 

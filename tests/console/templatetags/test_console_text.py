@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import re
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+from django.template import Context
 from django.utils import timezone
 
 from console.templatetags import console_text as text
@@ -79,3 +83,17 @@ def test_the_tone_of_a_state_or_verdict(value: str, tone: str) -> None:
 def test_parts_per_million() -> None:
     assert text.parts_per_million(12_500) == "1.25 %"
     assert text.parts_per_million(None) == text.parts_per_million("") == text.UNKNOWN  # type: ignore[arg-type]  # as a template may pass it
+
+
+def test_words_of_a_sentence_lead_to_their_terms_once_and_all_else_is_text() -> None:
+    """In whole words, plural too; a name that holds such a word is a name."""
+    said = "Replica <b>cache-1</b> & replica old-pool held prompt tokens: two attempts, one attempt, no reattempt."
+    found = text.with_terms(Context({"tenant": SimpleNamespace(slug="acorn")}), said)
+    assert re.findall(r'<a class="term" href="/t/acorn/terms#word-([a-z-]+)" title="[^"]+">([^<]+)</a>', found) == [
+        ("replica", "Replica"),
+        ("token", "prompt tokens"),
+        ("attempt", "attempts"),
+    ]
+    assert html.unescape(re.sub(r"</?a[^>]*>", "", found)) == said
+    assert "<b>" not in found
+    assert text.with_terms(Context({"tenant": SimpleNamespace(slug="acorn")}), "<i>") == "&lt;i&gt;"

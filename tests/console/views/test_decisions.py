@@ -169,7 +169,13 @@ def test_one_page_says_why_with_every_term_in_seconds(town: Town, as_owner: AsOw
     decision = rows.record(town.acorn)
     rows.store(as_owner, town.acorn, decision)
     page = town.owner.get(f"/t/acorn/decisions/{decision.id}").content.decode()
-    assert "Fast enough, first token after 120 ms against a target of 2.00 s: replica a held 1,008 of 1,200 prompt tokens (84 %)" in page
+    answer = page.split('id="answer">')[1].split("</p>")[0]
+    assert re.sub(r"<[^>]+>", "", answer).startswith(
+        "Fast enough: the first token came after 120 ms, and the target is 2.00 s. Replica a held 1,008 of 1,200 prompt tokens (84 %) in its cache"
+    )
+    anchors = re.findall(r'href="/t/acorn/terms#(word-[a-z-]+)"', answer)
+    assert anchors == ["word-first-token", "word-target", "word-replica", "word-token", "word-cache"]
+    assert [one for one in anchors if f'id="{one}"' not in town.owner.get("/t/acorn/terms").content.decode()] == []
     # both candidates, their terms, matched and realised tokens
     for text in ("400 ms", "310 ms", "100 ms", "1,024", "1,008", ">price<", "pressure"):
         assert text in page
@@ -266,7 +272,7 @@ def test_where_the_time_went_is_drawn_and_told(town: Town, as_owner: AsOwner) ->
     made = rows.record(town.acorn, ttft_s=1.18, cause=cause)
     rows.store(as_owner, town.acorn, made)
     page = town.owner.get(f"/t/acorn/decisions/{made.id}").content.decode()
-    assert "about 900 ms went to computing 7,000 prompt tokens behind a change of the prompt&#x27;s earlier text" in page
+    assert "behind a place where the conversation&#x27;s earlier text was changed" in page
     assert "from about token 32 (byte 128) of 7,100 tokens" in page
     assert "computed: text changed 900 ms" in page  # a title in the drawing
     assert "style=" not in page.split('id="cause"')[1].split("</section>")[0]

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from routing.core.cause import PARTS, folded
 from routing.core.cause_words import sentence
 from routing.core.record import CauseRecord
 
+_BEST = "about what a replica takes that has the prompt in its cache and nothing else to do."
+
 
 def test_the_main_cause_comes_first_then_what_else_took_a_notable_share() -> None:
     parts = {"ideal": 30_000, "missed_evicted": 1_200_000, "queue_router": 600_000, "router": 5_000}
     cause = CauseRecord(parts_us=parts, main="missed_evicted", missed_tokens={"evicted": 9600})
     assert sentence(cause, parts) == (
-        "Of 1.83 s, about 1.20 s went to computing 9,600 prompt tokens that had been sent there before and were no longer cached; "
-        "600 ms went to waiting in the router's queue."
+        "Of the 1.83 s that it took in all, about 1.20 s went to computing 9,600 prompt tokens that had been sent to a replica before, "
+        "whose cache no longer held them (evicted); 600 ms passed in the router's queue, until a replica had time."
     )
 
 
 def test_a_changed_prompt_says_where() -> None:
     parts = {"missed_changed": 500_000}
     cause = CauseRecord(parts_us=parts, main="missed_changed", missed_tokens={"changed": 4000}, diverged_tokens=32, diverged_bytes=128)
-    assert "(it first differs from the conversation's last turn at about token 32, byte 128)" in sentence(cause, parts)
+    assert "(it first differs from the last turn at about token 32, byte 128)" in sentence(cause, parts)
 
 
 def test_a_request_that_lost_nothing_is_called_so() -> None:
     parts = {"ideal": 30_000, "router": 2_000}
-    assert sentence(CauseRecord(parts_us=parts, main="router"), parts) == "It took 32 ms, about what a warm and idle replica takes."
-    assert sentence(CauseRecord(parts_us={}), {}) == "It took 0 ms, about what a warm and idle replica takes."
+    assert sentence(CauseRecord(parts_us=parts, main="router"), parts) == f"It took 32 ms, {_BEST}"
+    assert sentence(CauseRecord(parts_us={}), {}) == f"It took 0 ms, {_BEST}"
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "ideal"])
@@ -41,4 +46,11 @@ def test_every_part_has_words_of_its_own(part: str) -> None:
 def test_what_tells_of_others_is_one_part_where_the_reader_may_not_see_it() -> None:
     parts = {"queue_engine": 900_000, "slow_replica": 300_000, "unexplained": 100_000, "ideal": 30_000}
     said = sentence(CauseRecord(parts_us=parts, main="queue_engine"), folded(parts))
-    assert said == "Of 1.33 s, 1.30 s went to others' work or slowness at the replica (estimated)."
+    assert said == "Of the 1.33 s that it took in all, 1.30 s passed behind other requests at the replica, or because it was slow (estimated)."
+
+
+def test_the_documentation_explains_sentences_as_they_are_said() -> None:
+    quoted = re.findall(r'^\| "\.\.\. ([^"]+)" \|', (Path(__file__).parents[3] / "docs/causes.md").read_text(), flags=re.MULTILINE)
+    said = {part: sentence(CauseRecord(parts_us={part: 3_000_000}, main=part), {part: 3_000_000}) for part in PARTS}
+    assert len(quoted) > 10
+    assert [one for one in quoted if not any(one in text for text in said.values())] == []

@@ -14,6 +14,7 @@ from namespaces.audit import case, states
 from routing.core import candidates, cause, filters, glossary, reach, record, residency_state, stretches, trust
 from routing.core.scorers import REGISTER
 from routing.core.snapshot import ReplicaState
+from routing.dataplane import dispatch, upstream
 
 
 def _returned(function: object) -> set[str]:
@@ -49,6 +50,7 @@ EMITTED: dict[str, Iterable[str]] = {
     "refusal": REFUSALS,
     "score": [one.name for one in REGISTER],
     "outcome": get_args(record.Outcome),
+    "failure": (*get_args(upstream.Cause), dispatch.NOT_SERVED, "aborted", "error_event", "truncated"),
     "evidence": ("event", *get_args(stretches.Source), "none"),
 }
 
@@ -67,7 +69,7 @@ def test_every_word_has_a_meaning_and_no_meaning_is_of_a_word_that_is_gone(group
 
 
 def test_every_group_is_walked() -> None:
-    assert set(EMITTED) | {"figure"} == set(glossary.GROUPS)
+    assert set(EMITTED) | {"figure", "word"} == set(glossary.GROUPS)
 
 
 def test_meanings_are_sentences_and_anchors_are_apart() -> None:
@@ -93,3 +95,16 @@ def test_a_word_of_a_newer_router_is_shown_as_words() -> None:
     assert glossary.term("health", "on_fire") is None
     assert glossary.label("health", "on_fire") == "on fire"
     assert glossary.label("health", "ok") == "ok"
+
+
+def test_failures_that_are_written_where_attempts_fail_are_walked() -> None:
+    """Codes that stand in the source as they are; statuses of engines are numbers and need no meaning."""
+    sources = [Path(inspect.getfile(dispatch)).parent / f"{name}.py" for name in ("dispatch", "relay", "transfer")]
+    calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    failures = [
+        one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr == "failed" and ast.unparse(one.func.value) == "attempt"
+    ]
+    written = {part.value for one in failures for part in ast.walk(one.args[0]) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    codes = {code for code in written if not code.startswith("status_")}
+    assert {"truncated", "error_event", "idle_timeout"} <= codes
+    assert codes <= set(EMITTED["failure"])
