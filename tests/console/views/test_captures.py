@@ -58,7 +58,7 @@ def test_on_off_and_delete(town: Town) -> None:
         assert said in text
     assert town.owner.post(path(town, "/capture/off")).status_code == 302
     assert kept(town)[0].end_reason == "switched off"
-    assert "1 requests in 1 capture" in town.owner.get(path(town, "/capture/delete")).content.decode()
+    assert "1 request in 1 capture" in town.owner.get(path(town, "/capture/delete")).content.decode()
     assert town.owner.post(path(town, "/capture/delete")).status_code == 302
     assert kept(town)[0].seed is None
     assert "keyed block ids, never what is said" in page(town, town.owner)

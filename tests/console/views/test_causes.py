@@ -56,5 +56,5 @@ def test_many_endpoints_cost_no_more_queries_and_the_busiest_are_shown(town: Tow
     assert "endpoint-29: 2 decisions" in page
     assert "7 more are in the API" in page
     narrowed = town.viewer.get(f"/t/acorn/causes?endpoint={ids[5]}&range=6h").content.decode()
-    assert "1 decisions since" in narrowed
-    assert "endpoint-04: 1 decisions" in narrowed
+    assert "1 decision since" in narrowed
+    assert "endpoint-04: 1 decision," in narrowed
