@@ -236,7 +236,7 @@ class Contents(Holdings):
         else:
             group.orphans[hash_] = waiting
             if parent is not None:
-                group.waiting_for.setdefault(parent, []).append(hash_)
+                group.wait(parent, hash_)
             group.orphan_bytes += waiting.size_bytes
             self.orphan_bytes += waiting.size_bytes
             self.counters["orphaned"] += 1
@@ -287,9 +287,10 @@ class Contents(Holdings):
             parent = group.known.get(parent_hash)
             if isinstance(parent, Waiting) and not parent.salt:
                 continue  # an orphan itself
-            children = group.waiting_for.pop(parent_hash, [])
+            children = group.came(parent_hash)
             if continued and (left := [child_hash for child_hash in children if child_hash in continued and child_hash not in put]):
-                group.waiting_for[parent_hash] = left
+                for child_hash in left:
+                    group.wait(parent_hash, child_hash)
                 children = [child_hash for child_hash in children if child_hash not in continued or child_hash in put]
             for child_hash in children:
                 child = group.orphans.get(child_hash)

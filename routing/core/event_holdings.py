@@ -101,11 +101,7 @@ class Holdings:
         group.orphan_bytes -= waiting.size_bytes
         self.orphan_bytes -= waiting.size_bytes
         if listed and waiting.parent is not None:
-            siblings = group.waiting_for.get(waiting.parent)
-            if siblings is not None:
-                siblings.remove(waiting.hash)
-                if not siblings:
-                    del group.waiting_for[waiting.parent]
+            group.wait_no_more(waiting.parent, waiting.hash)
         return waiting.copies
 
     def leave_parked(self, group: Group, waiting: Waiting) -> int:

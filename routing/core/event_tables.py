@@ -198,11 +198,32 @@ class Group:
         self.segments: dict[bytes, Segment] = {}
         self.parked: dict[str, OrderedDict[Hash, Waiting]] = {}
         self.orphans: OrderedDict[Hash, Waiting] = OrderedDict()
-        self.waiting_for: dict[Hash, list[Hash]] = {}  # by the parent that orphans lack
+        self.waiting_for: dict[Hash, Hash | dict[Hash, None]] = {}  # by the parent that orphans lack; most lack one of their own
         self.ignored: OrderedDict[Hash, Ignored] = OrderedDict()
         self.gone: OrderedDict[bytes, float] = OrderedDict()  # credited blocks removed of late, by digest: when, oldest first
         self.parked_bytes = 0
         self.orphan_bytes = 0
+
+    def wait(self, parent: Hash, child: Hash) -> None:
+        """An orphan lacks its parent."""
+        others = self.waiting_for.setdefault(parent, child)
+        if isinstance(others, dict):
+            others[child] = None
+        elif others != child:
+            self.waiting_for[parent] = {others: None, child: None}
+
+    def wait_no_more(self, parent: Hash, child: Hash) -> None:
+        """An orphan is gone. As quick for one of very many that lack the same parent: engines choose hashes."""
+        others = self.waiting_for.get(parent)
+        if isinstance(others, dict):
+            others.pop(child, None)
+        if others in (child, {}):
+            del self.waiting_for[parent]
+
+    def came(self, parent: Hash) -> list[Hash]:
+        """The orphans that lack this parent, longest waiting first; they no longer wait."""
+        children = self.waiting_for.pop(parent, None)
+        return [] if children is None else [*children] if isinstance(children, dict) else [children]
 
 
 class Table:

@@ -645,6 +645,47 @@ def test_orphans_are_bounded_and_the_oldest_go() -> None:
     assert _match(index, "zb") == 2
 
 
+class Compared(int):
+    """An engine's hash that counts how often it is compared with another."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("first", [1, -1], ids=["oldest first", "newest first"])
+def test_of_very_many_orphans_of_one_parent_any_goes_as_quickly(first: int) -> None:
+    """One removal among 160,000 would cost milliseconds otherwise, and one event holds 65,536 of them."""
+    index = _index("A")
+    hashes = [Compared(number + 10) for number in range(500)]
+    index.apply(TARGET, batch(*[stored([each], "b", parent=5) for each in hashes]), 0.0)
+    assert index.sizes()[TARGET].orphans == 500
+    Compared.times = 0
+    index.apply(TARGET, batch(Removed(tuple(hashes[::first][:499]))), 0.0)
+    assert index.sizes()[TARGET].orphans == 1
+    assert Compared.times < 10 * 500
+    (left,) = hashes[::first][499:]
+    index.apply(TARGET, batch(_root([5], "z")), 0.0)  # the parent of the one that is left
+    assert (_match(index, "zb"), index.sizes()[TARGET].orphans) == (2, 0)
+    index.apply(TARGET, batch(Removed((left,))), 0.0)
+    assert _match(index, "zb") == 1
+
+
+@pytest.mark.parametrize("gone", [(), (0,), (7,), (0, 7), (0, 7, 8)])
+def test_orphans_of_one_parent_are_adopted_but_those_that_went_before(gone: tuple[int, ...]) -> None:
+    """Zero is a hash as any other."""
+    index = _index("A")
+    index.apply(TARGET, batch(*[stored([each], word, parent=5) for each, word in zip((0, 7, 8), "bcd", strict=True)]), 0.0)
+    index.apply(TARGET, batch(Removed(gone), _root([5], "z")), 0.0)
+    assert [_match(index, f"z{word}") for word in "bcd"] == [1 if each in gone else 2 for each in (0, 7, 8)]
+    (group,) = index._tables[TARGET].groups.values()
+    assert (group.waiting_for, len(group.orphans)) == ({}, 0)
+
+
 def test_passed_over_blocks_are_bounded() -> None:
     index = _index("A", ignored_bytes=4 * IGNORED_BYTES)
     index.apply(TARGET, batch(*[stored([number], "b") for number in range(10)]), 0.0)
