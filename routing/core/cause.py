@@ -25,6 +25,7 @@ Missed tokens are told apart along the prompt, from the first token that was not
     not_ready           a request still in flight was to put them at the chosen replica
     policy              another replica held them, and the policy chose otherwise
     replica_lost        the replica that was sent them is gone, out of service, or has restarted
+    other_pool          they were sent to a replica that serves the asker, through another endpoint whose pool this one may not use
     changed             the conversation's last turn said something else there (a date in the system prompt, edited or shortened history)
     namespace_changed   the same asker sent them under another cache identity (an epoch, a scope's version, a revision)
     never_seen          nobody here was sent them
@@ -36,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Miss = Literal["evicted", "not_ready", "policy", "replica_lost", "changed", "namespace_changed", "never_seen"]
+Miss = Literal["evicted", "not_ready", "policy", "replica_lost", "other_pool", "changed", "namespace_changed", "never_seen"]
 Part = Literal[
     "ideal",
     "router",
@@ -48,6 +49,7 @@ Part = Literal[
     "missed_not_ready",
     "missed_policy",
     "missed_replica_lost",
+    "missed_other_pool",
     "missed_changed",
     "missed_namespace_changed",
     "missed_never_seen",
@@ -68,8 +70,9 @@ class Known:
     """What was known of a prompt when it was sent, as lengths of its prefix in tokens.
 
     ``matched`` was believed at the chosen replica (``pending``: because of a request still in flight), ``elsewhere`` is the best match at any other
-    that could have been chosen. ``sent`` is common with the conversation's last turn, which had ``last_turn`` tokens (0: unknown); ``lost``: the
-    replica of that turn cannot have it any more. ``former`` was sent by the same asker under another namespace.
+    that could have been chosen. ``sent`` is common with the conversation's last turn; ``last_turn`` is that turn's length where the prompt differs
+    from it (0: it does not, or no turn is known). ``lost``: the replica of that turn cannot have it any more; ``apart``: it is well, in a pool that
+    this endpoint does not use. ``former`` was sent by the same asker under another namespace.
     """
 
     matched: int = 0
@@ -78,6 +81,7 @@ class Known:
     sent: int = 0
     last_turn: int = 0
     lost: bool = False
+    apart: bool = False
     former: int = 0
 
 
@@ -89,7 +93,7 @@ def missed(known: Known, *, cached_tokens: int, warm_tokens: int, rounding_token
     claims: tuple[tuple[int, Miss], ...] = (
         (known.matched, "not_ready" if known.pending else "evicted"),
         (known.elsewhere, "policy"),
-        (known.sent, "replica_lost" if known.lost else "evicted"),
+        (known.sent, "replica_lost" if known.lost else "other_pool" if known.apart else "evicted"),
         (known.last_turn, "changed"),
         (known.former, "namespace_changed"),
         (warm_tokens, "never_seen"),

@@ -16,6 +16,7 @@ _MISSED: Mapping[str, str] = {
     "missed_not_ready": "that another request, not finished yet, was about to leave in the cache",
     "missed_policy": "that were in another replica's cache, where the policy did not send this request",
     "missed_replica_lost": "that were in the cache of a replica which has restarted or is out of service",
+    "missed_other_pool": "that were sent to a replica of another pool, which this endpoint does not use",
     "missed_changed": "behind a place where the conversation's earlier text was changed",
     "missed_namespace_changed": "that were cached before their cache identity changed",
     "missed_never_seen": "that nobody had sent before",

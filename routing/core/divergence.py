@@ -39,16 +39,22 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A prompt beside the turn it shares most with, in blocks. It extends that turn if all of its blocks are common."""
+    """A prompt beside the turn it shares most with, in blocks. It extends that turn if all of the turn's blocks are common; it differs from it where
+    both go on behind what is common, so a prompt that is the beginning of that turn differs nowhere."""
 
     common_blocks: int
     turn_blocks: int
+    prompt_blocks: int
     target: str
     generation: int
 
     @property
     def extends(self) -> bool:
         return self.common_blocks == self.turn_blocks
+
+    @property
+    def differs(self) -> bool:
+        return self.common_blocks < min(self.turn_blocks, self.prompt_blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,8 @@ class Turns:
     def compare(self, namespace: bytes, conversation: bytes, wanted: bytes, *, owner: bytes) -> Compared | None:
         """Hold the prints of a prompt against the last turns of its conversation; None where there is none."""
         turns = self._owners.get(owner, _NONE).get(namespace + conversation, ())
-        found = [Compared(common_blocks(wanted, turn.prints), turn.blocks, turn.target, turn.generation) for turn in turns]
+        asked = len(wanted) // PRINT_BYTES
+        found = [Compared(common_blocks(wanted, turn.prints), turn.blocks, asked, turn.target, turn.generation) for turn in turns]
         return max(found, key=lambda one: (one.common_blocks, one.extends), default=None)  # of equals the first: newest first
 
     def note(self, namespace: bytes, conversation: bytes, turn: Turn, *, owner: bytes) -> None:

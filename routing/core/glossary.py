@@ -93,6 +93,10 @@ _CAUSE = {
     "missed_replica_lost": Term(
         "computed again: replica lost", "Prompt tokens that were cached on a replica which restarted, is gone or is out of service."
     ),
+    "missed_other_pool": Term(
+        "computed: held in another pool",
+        "Prompt tokens that had been sent to a replica of another pool, through another endpoint. Requests to this endpoint cannot go there.",
+    ),
     "missed_changed": Term(
         "computed: text changed", "Prompt tokens behind a place where the conversation's earlier text was changed: a date, an edit, a cut."
     ),

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from routing.core import cause, prefix
 from routing.core.cause import Known, Times, Work
@@ -107,13 +107,17 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     scale = prompt_tokens / max(1, prompt.tokens)
     size_bytes = len(flight.call.prompt)
     density = prompt_tokens / max(1, size_bytes)  # tokens a byte
+    diverged = compared is not None and compared.differs
+    last_turn_tokens = 0 if compared is None else round(prefix.covered_bytes(compared.turn_blocks) * density)
+    reach = "here" if compared is None else _reach(plane, flight, compared)
     known = Known(
         matched=round(chosen.matched_tokens * scale),
         pending=chosen.evidence == "pending",
         elsewhere=round(_elsewhere(decision.candidates.replicas, chosen) * scale),
         sent=0 if compared is None else round(prefix.covered_bytes(compared.common_blocks) * density),
-        last_turn=0 if compared is None else round(prefix.covered_bytes(compared.turn_blocks) * density),
-        lost=compared is not None and _lost(plane, flight, compared),
+        last_turn=last_turn_tokens if diverged else 0,
+        lost=reach == "lost",
+        apart=reach == "apart",
         former=round(prefix.covered_bytes(former_blocks) * density),
     )
     rounding_tokens = noted.block_tokens + round(prefix.widest_bytes(size_bytes) * density)
@@ -135,7 +139,6 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     late = slo_s is not None and times.first_token_s is not None and _until_first_token_s(times) > slo_s
     if times.first_token_s is not None and usage.completion_tokens and flight.outcome == "ok":
         plane.causes.observe_pace(noted.answers_url, times.serving_s - times.first_token_s, usage.completion_tokens)
-    diverged = compared is not None and not compared.extends
     blind_id = cause.blind([(one.in_flight, one.id) for one in decision.candidates.replicas if one.refusal is None])
     blind = None if blind_id is None else decision.candidates.of(blind_id)
     return CauseRecord(
@@ -145,7 +148,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
         warm_tokens=warm_tokens,
         diverged_tokens=known.sent if diverged else None,
         diverged_bytes=prefix.covered_bytes(compared.common_blocks) if compared is not None and diverged else None,
-        last_turn_tokens=known.last_turn,
+        last_turn_tokens=last_turn_tokens,
         own_pool=_own(flight),
         blind_replica_id=blind_id,
         blind_replica_name=None if blind is None else blind.replica_name,
@@ -188,13 +191,20 @@ def _elsewhere(replicas: Iterable[Replica], chosen: Candidate) -> int:
     return max((one.matched_tokens for one in replicas if one.refusal is None and one.id != chosen.replica_id), default=0)
 
 
-def _lost(plane: Plane, flight: Flight, compared: Compared) -> bool:
-    """Whether the replica of the last turn is out of reach for this request, or another process by now."""
+def _reach(plane: Plane, flight: Flight, compared: Compared) -> Literal["here", "apart", "lost"]:
+    """Whether the replica of the last turn could take this request; ``lost``: it is gone, out of service, or another process by now.
+
+    ``apart`` is said only of a replica behind another endpoint of the same tenant: who else has one is nobody's to know.
+    """
     engine = plane.engines.get(compared.target)
-    if engine is None or engine.restarts != compared.generation or flight.endpoint is None or flight.decision is None:
-        return True
+    if engine is None or engine.restarts != compared.generation or flight.endpoint is None or flight.decision is None or flight.caller is None:
+        return "lost"
     ids = {str(replica.entry.id) for replica in flight.endpoint.replicas if replica.url == compared.target}
-    return all(one.refusal is not None for one in flight.decision.candidates.replicas if one.id in ids)
+    if ids:
+        refused = all(one.refusal is not None for one in flight.decision.candidates.replicas if one.id in ids)
+        return "lost" if refused else "here"
+    others = flight.caller.grant.tenant.endpoints.values()
+    return "apart" if any(replica.url == compared.target for other in others for replica in other.reaches) else "lost"
 
 
 def _history(plane: Plane, flight: Flight, noted: Noted) -> tuple[Compared | None, int]:

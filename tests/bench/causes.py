@@ -41,6 +41,7 @@ GROUPS = {
     "missed_evicted": "eviction",
     "missed_policy": "policy choice",
     "missed_replica_lost": "replica lost",
+    "missed_other_pool": "another pool",
     "missed_changed": "template change",
     "missed_namespace_changed": "epoch rotation",
     "missed_never_seen": "cold prompt",

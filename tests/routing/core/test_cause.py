@@ -38,7 +38,15 @@ _work = st.builds(
     learned=st.booleans(),
 )
 _known = st.builds(
-    Known, matched=_tokens, pending=st.booleans(), elsewhere=_tokens, sent=_tokens, last_turn=_tokens, lost=st.booleans(), former=_tokens
+    Known,
+    matched=_tokens,
+    pending=st.booleans(),
+    elsewhere=_tokens,
+    sent=_tokens,
+    last_turn=_tokens,
+    lost=st.booleans(),
+    apart=st.booleans(),
+    former=_tokens,
 )
 
 
@@ -67,6 +75,8 @@ def test_missed_tokens_add_up_to_what_was_not_cached(known: Known, cached: int, 
         (Known(matched=900, pending=True), 0, {"not_ready": 900, "never_seen": 100}),
         (Known(matched=100, elsewhere=800), 100, {"policy": 700, "never_seen": 200}),
         (Known(sent=700, last_turn=700, lost=True), 0, {"replica_lost": 700, "never_seen": 300}),
+        (Known(sent=700, apart=True), 0, {"other_pool": 700, "never_seen": 300}),
+        (Known(sent=700, lost=True, apart=True), 0, {"replica_lost": 700, "never_seen": 300}),
         (Known(sent=700, last_turn=700), 0, {"evicted": 700, "never_seen": 300}),
         (Known(matched=64, sent=64, last_turn=800), 64, {"changed": 736, "never_seen": 200}),
         (Known(former=800), 0, {"namespace_changed": 800, "never_seen": 200}),

@@ -41,6 +41,16 @@ def test_an_edit_shows_where_it_is_and_a_longer_prompt_extends() -> None:
     assert edited.target == "http://a"
 
 
+def test_a_prompt_that_is_the_beginning_of_a_turn_differs_nowhere() -> None:
+    turns = Turns()
+    text = bytes(range(256)) * 20
+    turns.note(NS, b"chat", Turn(_prints(text), "http://a", 0), owner=OWNER)
+    for asked, differs in ((text[:1000], False), (text, False), (text + b"x" * 500, False), (text[:700] + b"!" + text[701:1000], True)):
+        found = turns.compare(NS, b"chat", _prints(asked), owner=OWNER)
+        assert found is not None
+        assert found.differs is differs
+
+
 def test_of_conversations_that_begin_alike_the_nearest_is_compared() -> None:
     turns = Turns()
     common, mine, theirs = b"s" * 1280, b"m" * 1280, b"t" * 1280

@@ -11,7 +11,7 @@ import pytest
 from routing.core.record import CauseRecord
 from tests.bench import causes
 from tests.fakes.replica import Script, chunk, usage_chunk
-from tests.fakes.rig import HI, KEY_A_EMEA, KEY_B, Rig, bumped
+from tests.fakes.rig import HI, KEY_A_EMEA, KEY_B, Rig, bumped, endpoint
 
 LONG = "nothing in here is short " * 300
 
@@ -53,6 +53,41 @@ async def test_where_a_prompt_leaves_its_last_turn_is_told_in_bytes_and_tokens(r
     assert found.diverged_tokens is not None
     assert found.diverged_tokens == pytest.approx(2000 * 896 / (len(LONG) + 200), rel=0.1)
     assert found.missed_tokens["changed"] > 1500
+
+
+async def test_a_prompt_that_is_the_beginning_of_the_last_turn_differs_nowhere(rig: Rig) -> None:
+    rig.only_a()
+    _answer(rig, prompt=2000, cached=0)
+    await rig.chat(_chat(LONG, "why?", "because " * 100, "go on"))
+    await rig.chat(_chat(LONG, "why?"))
+    found = _cause(rig)
+    assert found.diverged_tokens is None
+    assert "changed" not in found.missed_tokens
+    assert found.last_turn_tokens > 2000
+
+
+async def test_what_went_to_another_pool_is_no_lost_replica(rig: Rig) -> None:
+    """Two endpoints of one model share a namespace, each on its own pool. When no endpoint uses that pool, its replica is gone for the tenant."""
+    mine = rig.acme.pools[0]
+    here = msgspec.structs.replace(mine, replicas=mine.replicas[:1])
+    there = msgspec.structs.replace(mine, id=uuid.uuid4(), name="other", replicas=mine.replicas[1:])
+    rig.publish(bumped(rig.acme, pools=(here, there), endpoints=(endpoint(here), endpoint(there, "m-7b-too", served_model="m-7b"))))
+    _answer(rig, prompt=2000, cached=0)
+    rig.b.script = rig.a.script
+    body = _chat(LONG, "why?")
+    await rig.chat({**body, "model": "m-7b-too"})
+    assert len(rig.b.requests) == 1
+    await rig.chat(body)
+    assert len(rig.a.requests) == 1
+    assert _cause(rig).missed_tokens["other_pool"] > 1500
+    assert "replica_lost" not in _cause(rig).missed_tokens
+    other = _chat("2" + LONG, "who?")
+    await rig.chat({**other, "model": "m-7b-too"})
+    rig.publish(bumped(rig.acme, endpoints=(endpoint(here),)))
+    assert f"http://127.0.0.1:{rig.b.port}" in rig.router.plane.engines, "globex has it still"
+    await rig.chat(other)
+    assert _cause(rig).missed_tokens["replica_lost"] > 1500
+    assert "other_pool" not in _cause(rig).missed_tokens
 
 
 async def test_a_session_is_one_conversation_whatever_it_begins_with(rig: Rig) -> None:
