@@ -106,9 +106,18 @@ def granted_names(tenant_id: UUID) -> tuple[str, ...]:
     return tuple(pool.name for pool in queries.usable_pools(tenant_id) if not pool.own)
 
 
-def auditable(tenant_id: UUID) -> QuerySet[Endpoint]:
-    """Endpoints an audit can go through."""
-    return Endpoint.objects.filter(tenant_id=tenant_id, enabled=True).only("id", "name").order_by("name")[:MAX_ENDPOINTS]
+def enabled(tenant_id: UUID) -> list[Endpoint]:
+    """The endpoints that take requests, by name."""
+    return list(Endpoint.objects.filter(tenant_id=tenant_id, enabled=True).select_related("grant").order_by("name")[:MAX_ENDPOINTS])
+
+
+def auditable(tenant_id: UUID, found: Sequence[Endpoint], *, operator: bool) -> list[Endpoint]:
+    """Those of ``found`` whose audits the caller may order: on own pools, for a platform operator on granted ones too. Audited pools come first, then
+    other own ones: the first is what the page proposes."""
+    usable = {pool.id: pool for pool in queries.usable_pools(tenant_id)}
+    open_to = [(usable[one.grant.pool_id], one) for one in found if one.grant.pool_id in usable]
+    allowed = [(pool, one) for pool, one in open_to if pool.own or operator]
+    return [one for _, one in sorted(allowed, key=lambda pair: (not pair[0].own, pair[0].isolation != "audited", pair[1].name))]
 
 
 # ---- audits ----------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Isolation(TenantPage):
         refresh = is_fragment(request)  # takes the live part alone; the events below it are costly to count
         page = None if refresh else isolation.events(self.tenant_id, request.GET.get("events", ""))
         held = isolation.held(self.tenant_id, now=now, operator=operator)
+        enabled = isolation.enabled(self.tenant_id)
         context = {
             "held": held,
             "quarantined": any(one.replica.isolation_state == "quarantined" for one in held),
@@ -43,7 +44,8 @@ class Isolation(TenantPage):
             "runs_later": bool(request.GET.get("before")),
             "grid": None if request.GET.get("before") else isolation.grid(self.tenant_id),
             "active": any(one.state in ("queued", "running") for one in runs.rows),
-            "endpoints": isolation.auditable(self.tenant_id),
+            "endpoints": enabled,
+            "auditable": isolation.auditable(self.tenant_id, enabled, operator=operator),
             "events": isolation.explained(self.tenant_id, page.rows) if page else (),
             "events_next": page.next if page else "",
             "events_later": bool(request.GET.get("events")),
@@ -55,9 +57,10 @@ class Isolation(TenantPage):
         if wanted is None:
             raise NotFound
         endpoint = queries.endpoint(self.tenant_id, str(wanted))
+        platform = Permission.PLATFORM in self.caller.permissions
         ordered = 0
         for target in targets.chosen(self.tenant_id, endpoint, None):
-            run, _ = orders.order(target=target, actor=self.actor, trigger="demand", now=timezone.now())
+            run, _ = orders.order(target=target, actor=self.actor, trigger="demand", now=timezone.now(), platform=platform)
             wake.on_commit(self.tenant_id, run.id, run.trigger)
             ordered += 1
         what = "One audit is" if ordered == 1 else f"{ordered} audits are"

@@ -73,12 +73,17 @@ def verify(document: bytes, public_key: bytes | None = None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise EvidenceError("not a report")
     if public_key is not None and public_key != named:
-        raise EvidenceError("signed with another key than the one given")
+        raise EvidenceError(f"signed with another key, {named.hex()}, than the one it is held against, {public_key.hex()}")
     try:
         Ed25519PublicKey.from_public_bytes(named).verify(signature, PURPOSE + canonical(value))
     except (InvalidSignature, ValueError):
         raise EvidenceError("the signature does not match: the report was changed") from None
     return value
+
+
+def named_key(document: bytes) -> bytes:
+    """The public key that a verified report names, which is the one that signed it."""
+    return bytes.fromhex(json.loads(document)["public_key"])
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

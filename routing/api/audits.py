@@ -155,12 +155,14 @@ class AuditCollection(TenantView):
 
     @describe("audits_order", "Order isolation audits", body=IsolationAuditNew, answers=AuditsOrdered, status=202, tag="audits")
     def post(self, request: Request) -> Response:
-        """They begin when a worker is free and the replica's budget of the day allows it; watch their state."""
+        """They begin when a worker is free and the replica's budget of the day allows it; watch their state. On a granted pool only a platform
+        operator orders them."""
         wanted = parse(request, IsolationAuditNew)
         endpoint = self._endpoint(wanted.endpoint, "endpoint")
+        platform, sizes = self.may(Permission.PLATFORM), running.repeated(wanted.repeat)
         made = []
         for target in targets.chosen(self.tenant_id, endpoint, wanted.replica):
-            run, _ = orders.order(target=target, actor=self.actor, trigger="demand", now=timezone.now(), sizes=running.repeated(wanted.repeat))
+            run, _ = orders.order(target=target, actor=self.actor, trigger="demand", now=timezone.now(), sizes=sizes, platform=platform)
             on_commit(self.tenant_id, run.id, run.trigger)
             made.append(IsolationAudit(**shown(run)))
         return self.answer(AuditsOrdered(results=made), status=202)

@@ -22,6 +22,8 @@ from tenants.core.errors import NotFound, Refusal
 from tenants.queries import all_tenants, tenant_id_of
 from tenants.scoping import tenant_scope
 
+BUSY = "an audit of this replica is running; ask again when it has ended"
+
 
 class Command(BaseCommand):
     """Needs what the worker of the queue ``audit`` has: the publish key, the evidence key, a router's internal port."""
@@ -71,13 +73,16 @@ class Command(BaseCommand):
         sizes = running.repeated(repeat)
         running.sizes_of(sizes)
         with tenant_scope(target.tenant_id):
-            run, _ = orders.order(target=target, actor=system("manage.py audit"), trigger="demand", now=timezone.now(), sizes=sizes)
+            # Whoever may call this holds the publish key: that is the platform's operator.
+            run, _ = orders.order(target=target, actor=system("manage.py audit"), trigger="demand", now=timezone.now(), sizes=sizes, platform=True)
         label = f"{target.pool_name}/{target.replica_name or target.replica_id}"
         self.stdout.write(f"{label}: probing through the router, ten seconds to some minutes ...")
         self.stdout.flush()
         ended = running.run(target.tenant_id, run.id)
         if ended is None:
-            self.stdout.write(f"{label}: waits for another audit of this replica to end (run {run.id})")
+            # Left waiting, a worker would carry it out later, with nobody looking.
+            taken_back = orders.withdraw(run=run, reason=BUSY)
+            self.stdout.write(f"{label}: refused: {BUSY}" if taken_back else f"{label}: a worker carries it out (run {run.id})")
             return False
         self._show(label, ended)
         return ended.run.outcome == "pass"
@@ -110,13 +115,20 @@ class Command(BaseCommand):
     def _verify(self, file: Path, key: Path | None) -> None:
         try:
             public_key = _key(key.read_bytes()) if key is not None else settings.EVIDENCE_PUBLIC_KEY
-            value = evidence.verify(file.read_bytes(), public_key)
+            document = file.read_bytes()
+            value = evidence.verify(document, public_key)
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}") from None
         except EvidenceError as error:
             raise CommandError(f"NOT VALID: {error}") from None
-        named = "the key that it names itself; hold that against the published one"
-        self.stdout.write(f"valid: signed with {named if public_key is None else 'the key given'}")
+        named = evidence.named_key(document).hex()
+        if key is not None:
+            signer = f"the key given, {named}"
+        elif public_key is not None:
+            signer = f"this installation's key {named}"
+        else:
+            signer = f"the key that it names itself, {named}; hold that against the one that GET /api/v1/evidence-key shows"
+        self.stdout.write(f"valid: signed with {signer}")
         self.stdout.write(f"run {value.get('run')}: {value.get('outcome')}, {value.get('negative_probes')} clean negative probes")
 
 

@@ -19,12 +19,13 @@ from routing.services import isolation, pools
 from routing.services.audits.targets import Target
 from tenants import changes, scoping
 from tenants.actor import Actor, system
-from tenants.core.errors import Conflict, LimitReached, NotFound
+from tenants.core.errors import Conflict, Forbidden, LimitReached, NotFound
 from tenants.services import locks
 
 RUN_S = 900.0  # the longest a run may take
 QUEUED_FOR_S = 3600.0
 TRAFFIC_PART = 0.005  # of the prompt tokens of the last 24 hours
+_THE_PLATFORMS = "Replicas of this pool are the platform's, and so is their daily budget of audits: only a platform operator orders one there."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,21 @@ class Begun:
     spent_today_tokens: int
 
 
-def order(*, target: Target, actor: Actor, trigger: str, now: datetime, sizes: dict[str, int] | None = None) -> tuple[AuditRun, bool]:
+def order(
+    *, target: Target, actor: Actor, trigger: str, now: datetime, sizes: dict[str, int] | None = None, platform: bool = False
+) -> tuple[AuditRun, bool]:
     """Order an audit in the scope of ``target.tenant_id``; whoever calls wakes the worker on commit. An automatic order that is repeated before it
     began is the same order, and False comes with it.
+
+    ``platform``: the actor is a platform operator. A replica's budget of the day is its owner's, and everybody on a shared pool lives by what it
+    proves: a tenant's order there would spend what the next build needs.
+
+    Raises:
+        Forbidden: an order on demand for a replica of another's pool by somebody who is no platform operator.
     """
     scoping.require_scope(target.tenant_id)
+    if trigger == "demand" and target.owner_id != target.tenant_id and not platform:
+        raise Forbidden(_THE_PLATFORMS, field="endpoint")
     waiting = AuditRun.objects.filter(
         tenant_id=target.tenant_id, replica_id=target.replica_id, state="queued", created_at__gt=now - timedelta(seconds=QUEUED_FOR_S)
     )
@@ -144,6 +155,13 @@ def _save(rows: list[Replica], **columns: Any) -> None:
         for name, value in columns.items():
             setattr(row, name, value)
         row.save(update_fields=list(columns))
+
+
+def withdraw(*, run: AuditRun, reason: str) -> bool:
+    """Take back an order that has not begun. False: it has, or it is over."""
+    with scoping.tenant_scope(run.tenant_id):
+        waiting = AuditRun.objects.filter(tenant_id=run.tenant_id, id=run.id, state="queued")
+        return waiting.update(state="refused", reason=reason) > 0
 
 
 def close(*, run: AuditRun, **columns: Any) -> None:

@@ -85,6 +85,33 @@ def test_an_audit_is_ordered_for_every_replica_as_over_the_api(town: Town) -> No
     assert [(run.replica_name, run.trigger, run.requested_by) for run in runs] == [(name, "demand", "owner@example.com") for name in "ab"]
 
 
+def test_audits_of_the_platforms_replicas_are_ordered_by_its_operators(town: Town) -> None:
+    """They spend what all tenants of the pool live by. The page proposes an own audited pool; a tenant on granted pools only is offered none."""
+    _platform_pool(town.acorn)
+    with tenant_scope(town.acorn.tenant_id):
+        own = Endpoint.objects.get(id=town.acorn.endpoint_id)
+        grant = PoolGrant.objects.exclude(id=own.grant_id).get()
+        copied = {name: getattr(own, name) for name in ("tenant_id", "model", "served_model", "routing_policy", "slo_policy", "context")}
+        shared = Endpoint.objects.create(**copied, name="a-shared", grant=grant)
+        Endpoint.objects.create(**copied, name="b-vouched", grant=own.grant)
+        audited = Pool.objects.create(tenant_id=town.acorn.tenant_id, name="proved", isolation="audited")
+        Endpoint.objects.create(**copied, name="z-proved", grant=PoolGrant.objects.create(tenant_id=town.acorn.tenant_id, pool=audited))
+    offered = r'<option value="[^"]+">([^<]+)</option>'
+    assert re.findall(offered, _page(town)) == ["z-proved", "b-vouched", "llama-chat"]
+    assert re.findall(offered, _page(town, "operator")) == ["z-proved", "b-vouched", "llama-chat", "a-shared"]
+    refused = town.owner.post("/t/acorn/isolation", {"endpoint": str(shared.id)})
+    assert refused.status_code == 403
+    assert "only a platform operator orders one there" in refused.content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        assert not AuditRun.objects.exists()
+        Endpoint.objects.exclude(id=shared.id).delete()
+    page = _page(town)
+    assert "Run an audit now" not in page
+    assert "whose audits the platform orders" in page
+    ordered = town.operator.post("/t/acorn/isolation", {"endpoint": str(shared.id)}, follow=True)
+    assert "One audit is ordered through a-shared" in ordered.content.decode()
+
+
 @pytest.mark.parametrize("endpoint", ["", "llama-chat", str(uuid.UUID(int=7)), "birch's"])
 def test_an_order_through_no_endpoint_of_the_tenant_is_absent(town: Town, endpoint: str) -> None:
     wanted = str(town.birch.endpoint_id) if endpoint == "birch's" else endpoint

@@ -128,11 +128,27 @@ def test_a_granted_pools_replicas_are_not_named(acorn: House, platform: Api) -> 
     api.post("models", {"name": "m", "revision": "r1"})
     assert api.post("endpoints", {"name": "chat", "pool": "shared", "model": "m", "routing_policy": {"policy": "ettft"}}).status_code == 201
     assert api.post("audits", {"endpoint": "chat", "replica": "secret-name"}).status_code == 400
-    answer = api.post("audits", {"endpoint": "chat"})
+    answer = platform.post("audits", {"endpoint": "chat"}, X_Saltroute_Tenant="acorn")
     assert answer.status_code == 202
     assert answer.json()["results"][0]["replica"] is None
     assert b"secret-name" not in answer.content
     assert b"9001" not in answer.content
+
+
+def test_the_budget_of_a_granted_pool_is_the_platforms_to_spend(acorn: House, platform: Api) -> None:
+    """An order of the tenant's is refused by field; the platform's own through the same endpoint, and the tenant's on its own pool, are not."""
+    a_setup(acorn)
+    platform.post("pools", {"name": "shared"})
+    platform.post("replicas", {"pool": "shared", "name": "secret-name", "url": "http://127.0.0.1:9002"})
+    platform.post("pools/shared/grants", {"tenant": "acorn"})
+    api = acorn.api()
+    made = api.post("endpoints", {"name": "common", "pool": "shared", "model": "m", "routing_policy": {"policy": "ettft"}})
+    assert made.status_code == 201, made.content
+    refused = api.post("audits", {"endpoint": "common"})
+    assert (refused.status_code, refused.json()["error"]["code"], refused.json()["error"]["field"]) == (403, "forbidden", "endpoint")
+    assert api.get("audits").json()["results"] == []
+    assert api.post("audits", {"endpoint": "chat"}).status_code == 202
+    assert platform.post("audits", {"endpoint": "common"}, X_Saltroute_Tenant="acorn").status_code == 202
 
 
 def test_the_evidence_key_is_public(settings: Any) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.utils import timezone
 
 from tests.routing.services.audits.conftest import world  # noqa: F401 - a fixture
 
@@ -35,10 +37,14 @@ def test_run_report_verify(world: World, tmp_path: Path, settings: Any) -> None:
     run_id = shown.split("   run ")[1].split()[0]
     file = tmp_path / "report.json"
     assert "pass" in command("report", "--run", run_id, "-o", str(file))
-    assert "valid: signed with the key given" in command("verify", str(file))
+    ours = settings.EVIDENCE_PUBLIC_KEY
+    assert f"valid: signed with this installation's key {ours.hex()}" in command("verify", str(file))
     key = tmp_path / "evidence.pub"
     key.write_text(settings.EVIDENCE_PUBLIC_KEY.hex() + "\n")
-    assert "valid" in command("verify", str(file), "--key", str(key))
+    assert f"valid: signed with the key given, {ours.hex()}" in command("verify", str(file), "--key", str(key))
+    settings.EVIDENCE_PUBLIC_KEY = None
+    assert f"valid: signed with the key that it names itself, {ours.hex()}; hold that against" in command("verify", str(file))
+    settings.EVIDENCE_PUBLIC_KEY = ours
     key.write_bytes(bytes(32))
     with pytest.raises(CommandError, match="another key"):
         command("verify", str(file), "--key", str(key))
@@ -58,6 +64,25 @@ def test_a_broken_engine_makes_it_fail_and_name_the_row(world: World, capsys: py
     (line,) = [line for line in out.getvalue().splitlines() if "part_of_salt" in line]
     assert "fail" in line
     assert "rows 23" in line
+
+
+def test_while_an_audit_runs_another_is_refused_and_does_not_wait(world: World) -> None:  # noqa: F811 - the fixture
+    from routing.models import AuditRun, Replica
+    from tenants.scoping import tenant_scope
+
+    def busy(until: datetime | None) -> None:
+        with tenant_scope(world.tenant.id):
+            Replica.objects.filter(id=world.replica_id).update(audit_busy_until=until)
+
+    busy(timezone.now() + timedelta(minutes=5))
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="not every audit passed"):
+        call_command("audit", "run", "--endpoint", "chat", "--repeat", "1", stdout=out)
+    assert "gpu/a: refused: an audit of this replica is running" in out.getvalue()
+    with tenant_scope(world.tenant.id):
+        assert [run.state for run in AuditRun.objects.all()] == ["refused"]
+    busy(None)
+    assert "gpu/a: PASS" in command("run", "--endpoint", "chat", "--repeat", "1")
 
 
 @pytest.mark.parametrize(
