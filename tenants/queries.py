@@ -6,13 +6,13 @@ Functions that take a ``tenant_id`` run inside its tenant scope; the few that re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Model, Q, QuerySet
+from django.db.models import F, Model, Q, QuerySet
 
 from tenants.core.api_key import Kind
 from tenants.core.errors import Forbidden, Invalid, NotFound
@@ -51,6 +51,9 @@ class TenantRef:
     slug: str
     config_version: int
     deleted: bool
+
+
+PASSING = timedelta(hours=1)  # a key that lives no longer, as the playground's, ends as planned: no alert, no quota, no declaration speaks of it
 
 
 class KeyStatus(StrEnum):
@@ -192,6 +195,16 @@ def invitation_state(row: Invitation, now: datetime) -> str:
 def keys(tenant_id: UUID, kind: Kind) -> QuerySet[ApiKey]:
     """Keys of one kind, revoked ones included; the status is :func:`key_status`."""
     return ApiKey.objects.filter(tenant_id=tenant_id, kind=kind.value).select_related("scope")
+
+
+def lasting() -> Q:
+    """Keys that were issued for longer than ``PASSING``, or have no end: those that somebody plans with."""
+    return Q(expires_at=None) | Q(expires_at__gt=F("created_at") + PASSING)
+
+
+def passes(key: ApiKey) -> bool:
+    """Whether a key was issued to end within ``PASSING``; the opposite of :func:`lasting`."""
+    return key.expires_at is not None and key.expires_at <= key.created_at + PASSING
 
 
 def with_status(rows: QuerySet[ApiKey], status: str | None) -> QuerySet[ApiKey]:

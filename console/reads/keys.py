@@ -41,9 +41,9 @@ def _newest(tenant_id: UUID) -> QuerySet[ApiKey]:
 
 
 def state(key: ApiKey, now: datetime) -> str:
-    """The key's status, with ``expiring`` for one that has less than :data:`EXPIRES_SOON` left."""
+    """The key's status, with ``expiring`` for one that has less than :data:`EXPIRES_SOON` left, unless it was issued to end so soon."""
     status = queries.key_status(key, now)
-    if status is queries.KeyStatus.ACTIVE and key.expires_at is not None and key.expires_at - now < EXPIRES_SOON:
+    if status is queries.KeyStatus.ACTIVE and key.expires_at is not None and key.expires_at - now < EXPIRES_SOON and not queries.passes(key):
         return "expiring"
     return status.value
 

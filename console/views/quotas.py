@@ -77,7 +77,7 @@ class Quotas(TenantPage):
         whole = [("tenant:", "the whole tenant")]
         if Permission.PLATFORM in self.caller.permissions:
             whole.append(("platform:", "the whole tenant, set by the platform"))
-        keys = tenant_queries.keys(self.tenant_id, Kind.INFERENCE).filter(revoked_at=None).order_by("name")
+        keys = tenant_queries.keys(self.tenant_id, Kind.INFERENCE).filter(tenant_queries.lasting(), revoked_at=None).order_by("name")
         return [
             ("Tenant", whole),
             ("Scopes, with those below", [(f"scope:{one.path}", str(one)) for one in tenant_queries.scopes(self.tenant_id).order_by("path")]),

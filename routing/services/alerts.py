@@ -18,7 +18,7 @@ from routing.models import Alert, ReconciliationFinding, Replica
 from routing.services import slo, webhooks
 from routing.services.reconciliation import reading
 from tenants.models import ApiKey
-from tenants.queries import all_tenants
+from tenants.queries import all_tenants, lasting
 from tenants.scoping import require_scope, tenant_scope
 
 EXPIRING = timedelta(days=7)
@@ -98,7 +98,7 @@ def _contradictions(tenant_id: UUID) -> list[Cause]:
 
 
 def _expiring(tenant_id: UUID, now: datetime) -> list[Cause]:
-    rows = ApiKey.objects.filter(tenant_id=tenant_id, revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRING)
+    rows = ApiKey.objects.filter(lasting(), tenant_id=tenant_id, revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRING)
     return [
         Cause(("key_expiring", "key", str(row.id), ""), "warning", row.name, f"The key {row.name} expires at {row.expires_at.isoformat()}.")
         for row in rows.order_by("expires_at", "id")[:MAX_FIRING]

@@ -87,7 +87,7 @@ def _tenant(slug: str, held: Artifacts) -> dict[str, Any]:
         "suspended": state.suspended,
         "scopes": [{"path": path} for path in sorted(state.scopes - {ROOT})],
         "members": [{"email": email, "role": role} for email, role in sorted(state.members.items())],
-        "keys": [_key(state, name) for name in sorted(state.keys)],
+        "keys": [_key(state, name) for name in _lasting_keys(state)],
         "models": models,
         "pools": _pools(state, platform=False),
         "routing_policies": _policies(state, "routing", inline),
@@ -95,6 +95,11 @@ def _tenant(slug: str, held: Artifacts) -> dict[str, Any]:
         "endpoints": [_endpoint(state, name, inline) for name in sorted(state.endpoints)],
         "quotas": [_quota(of, name, limits) for (of, name), limits in sorted(state.quotas.items()) if _there(state, of, name)],
     }
+
+
+def _lasting_keys(state: State) -> list[str]:
+    """Names of the keys that another installation could use: the playground's have ended before anybody applies the file."""
+    return sorted(name for name, key in state.keys.items() if not key.passing)
 
 
 def _key(state: State, name: str) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def _key(state: State, name: str) -> dict[str, Any]:
 
 def _there(state: State, of: str, name: str) -> bool:
     """Whether something has the name that a quota is for; where nothing has, no other installation could take it."""
-    names = {"scope": state.scopes, "key": state.keys, "endpoint": state.endpoints}.get(of)
+    names = {"scope": state.scopes, "key": _lasting_keys(state), "endpoint": state.endpoints}.get(of)
     return names is None or name in names
 
 

@@ -15,7 +15,7 @@ from routing.services import pools, quotas
 from routing.services.policies import inline_name
 from tenants.core.api_key import Kind
 from tenants.core.scopes import ROOT
-from tenants.queries import KeyStatus, all_tenants, key_status, keys, members, scopes
+from tenants.queries import KeyStatus, all_tenants, key_status, keys, members, passes, scopes
 
 
 @dataclass
@@ -35,6 +35,7 @@ class KeyState:
     expires_at: datetime | None
     digest: bytes = field(repr=False)
     expired: bool = False
+    passing: bool = False  # issued for an hour at most: no export holds it
 
 
 @dataclass
@@ -93,6 +94,7 @@ def read(tenant_id: UUID) -> State:
             expires_at=key.expires_at,
             digest=bytes(key.digest),
             expired=key_status(key, now) is KeyStatus.EXPIRED,
+            passing=passes(key),
         )
     state.quotas = {(row.of, row.name): quotas.limits_of(row) for row in Quota.objects.filter(tenant_id=tenant_id)}
     return state

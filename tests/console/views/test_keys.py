@@ -96,9 +96,15 @@ def _states(page: str) -> dict[str, str]:
 
 def test_states_of_keys_are_told_apart(town: Town) -> None:
     now = timezone.now()
+    quarter = now + timedelta(minutes=15)  # it ends as planned, which is nothing to be told of
     with tenant_scope(town.acorn.tenant_id):
         root = Scope.objects.get(path="")
-        for name, expires_at, revoked_at in [("soon", now + timedelta(days=3), None), ("gone", now - timedelta(days=1), None), ("dead", None, now)]:
+        for name, expires_at, revoked_at in [
+            ("soon", now + timedelta(days=3), None),
+            ("quarter", quarter, None),
+            ("gone", now - timedelta(days=1), None),
+            ("dead", None, now),
+        ]:
             ApiKey.objects.create(
                 tenant_id=town.acorn.tenant_id,
                 kind="inference",
@@ -110,10 +116,10 @@ def test_states_of_keys_are_told_apart(town: Town) -> None:
                 revoked_at=revoked_at,
             )
     page = town.owner.get("/t/acorn/keys?ended=1").content.decode()
-    assert _states(page) == {"app": "active", "soon": "expiring", "gone": "expired", "dead": "revoked"}
+    assert _states(page) == {"app": "active", "soon": "expiring", "quarter": "active", "gone": "expired", "dead": "revoked"}
     assert "2 of them have ended" in page
     shorter = town.owner.get("/t/acorn/keys").content.decode()
-    assert _states(shorter) == {"app": "active", "soon": "expiring"}
+    assert _states(shorter) == {"app": "active", "soon": "expiring", "quarter": "active"}
     assert "Show 2 ended keys" in shorter
     with tenant_scope(town.acorn.tenant_id):
         ApiKey.objects.filter(name="gone").delete()
@@ -121,7 +127,7 @@ def test_states_of_keys_are_told_apart(town: Town) -> None:
     none = town.owner.get("/t/acorn/keys").content.decode()
     assert _states(none) == {}
     assert "No key in force" in none
-    assert "Show 3 ended keys" in none
+    assert "Show 4 ended keys" in none
     assert "ended" not in town.stranger.get("/t/birch/keys").content.decode().split("<main")[1]
 
 

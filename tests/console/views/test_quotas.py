@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from routing.core import quota
 from routing.models import Quota
-from tenants.models import AuditEntry
+from tenants.models import ApiKey, AuditEntry
 from tenants.scoping import tenant_scope
 from tests.console.rows import Town
 
@@ -69,6 +71,19 @@ def test_a_quota_is_set_changed_and_removed(town: Town) -> None:
         ("quota.set", "owner@example.com"),
         ("quota.remove", "owner@example.com"),
     ]
+
+
+def test_a_key_of_the_playground_is_no_choice(town: Town) -> None:
+    """It would have ended before its quota counts anything; a key that lasts is one."""
+    with tenant_scope(town.acorn.tenant_id):
+        for name, minutes in (("playground, owner", 15), ("ci", 120)):
+            ends = timezone.now() + timedelta(minutes=minutes)
+            ApiKey.objects.create(
+                tenant_id=town.acorn.tenant_id, kind="inference", name=name, shown="sk-sr-x", digest=name.encode().ljust(32), expires_at=ends
+            )
+    page = town.owner.get(PAGE).content.decode()
+    assert 'value="key:ci"' in page
+    assert "playground, owner" not in page
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 from django.db import transaction
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from routing.models import Endpoint
-from routing.services import endpoints
+from routing.services import endpoints, quotas
+from routing.services.playground import passing_keys
 from tenants.queries import all_tenants, tenant_id_of
 from tenants.scoping import tenant_scope
+from tenants.services import api_keys
 from tests.fakes.artifacts import SMALL
 from tests.routing.services.rows import ACTOR
 
@@ -57,6 +61,23 @@ def test_the_demo_comes_back(demo: None, tmp_path: Path) -> None:
     assert {key["secret"] for key in acme["keys"]} == {"stored"}
     assert acme["endpoints"][0]["routing_policy"] == {"policy": "ettft"}  # inline, as it was declared
     assert acme["routing_policies"] == []
+
+
+def test_the_playgrounds_keys_stay_here(demo: None, tmp_path: Path) -> None:
+    """Nor does a quota that somebody set on one; one that lasts is written, and the file is accepted."""
+    tenant_id, now = tenant_id_of("acme"), timezone.now()
+    assert tenant_id is not None
+    with tenant_scope(tenant_id):
+        passing = passing_keys.issue(tenant_id=tenant_id, actor=ACTOR, now=now).key
+        lasting = api_keys.issue_inference(tenant_id=tenant_id, actor=ACTOR, name="ci", expires_at=now + timedelta(hours=2), now=now).key
+        for key in (passing, lasting):
+            quotas.put(tenant_id=tenant_id, actor=ACTOR, of="key", name=key.name, platform=False, requests_per_minute=5)
+    text = call("export", "--tenant", "acme")
+    assert passing.name not in text
+    acme = yaml.safe_load(text)["tenants"][0]
+    assert "ci" in {key["name"] for key in acme["keys"]}
+    assert "ci" in {row.get("name") for row in acme["quotas"]}
+    assert call("apply", "-f", written(tmp_path / "out.yaml", text)) == "no changes\n"
 
 
 def test_one_tenant(demo: None, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_quarantined_replica_a_critical_contradiction_and_an_expiring_key(acor
             ReconciliationFinding.objects.create(
                 tenant_id=acorn.id, kind="snapshot_refused", severity=severity, state=state, subject_id=subject, **told
             )
-        for days, name in ((3, "soon"), (30, "later"), (-1, "gone")):
+        for days, name in ((3, "soon"), (30, "later"), (-1, "gone"), (1 / 96, "playground")):
             ApiKey.objects.create(
                 tenant_id=acorn.id, kind=Kind.INFERENCE, name=name, shown="sk", digest=uuid4().bytes * 2, expires_at=now + timedelta(days=days)
             )
