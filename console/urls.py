@@ -80,6 +80,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     _tenant(rf"/replicas/checks/(?P<check_id>{_ID})", replica_checks.CheckPage.as_view(), "replica_check"),
     _tenant(rf"/replicas/(?P<replica_id>{_ID})", replicas.ReplicaPage.as_view(), "replica"),
     _tenant(rf"/replicas/(?P<replica_id>{_ID})/(?P<verb>drain|pause|resume)", pools.ReplicaVerb.as_view(), "replica_verb"),
+    _tenant(rf"/replicas/(?P<replica_id>{_ID})/remove", pools.RemoveReplica.as_view(), "replica_remove"),
     _tenant("/endpoints", endpoints.Endpoints.as_view(), "endpoints"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})", endpoints.EndpointPage.as_view(), "endpoint"),
     _tenant(rf"/endpoints/(?P<endpoint_id>{_ID})/rotate-epoch", isolation.RotateEpoch.as_view(), "endpoint_rotate"),

@@ -56,3 +56,21 @@ class ReplicaVerb(TenantPage):
         replica = replicas.set_state(tenant_id=self.tenant_id, actor=self.actor, replica_id=replica_id, state=state, reason=reason)
         messages.success(request, f"Replica {replica.name} is {state}.")
         return HttpResponseRedirect(reverse("console:pools", args=[self.caller.seat.slug]))
+
+
+class RemoveReplica(TenantPage):
+    """Take a replica out of its pool: GET asks, POST does."""
+
+    tab = "pools"
+    needs = {"GET": Permission.CONFIGURE, "POST": Permission.CONFIGURE}
+
+    def get(self, request: HttpRequest, replica_id: UUID) -> HttpResponse:  # noqa: ARG002 - the port of a view
+        replica = queries.replica(self.tenant_id, str(replica_id))
+        left = queries.replicas(self.tenant_id).filter(pool_id=replica.pool_id, state="active").exclude(id=replica.id).count()
+        return self.page("console/replica_remove.html", {"replica": replica, "left": left})
+
+    def post(self, request: HttpRequest, replica_id: UUID) -> HttpResponse:
+        replica = queries.replica(self.tenant_id, str(replica_id))
+        replicas.delete(tenant_id=self.tenant_id, actor=self.actor, replica_id=replica.id)
+        messages.success(request, f"Replica {replica.name} is removed from pool {replica.pool.name}.")
+        return HttpResponseRedirect(reverse("console:pools", args=[self.caller.seat.slug]))

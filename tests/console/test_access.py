@@ -25,6 +25,7 @@ PAGES: dict[str, Callable[[Made, uuid.UUID], str]] = {
     "applied": lambda made, decision: "/applied",
     "pools": lambda made, decision: "/pools",
     "replica_verb": lambda made, decision: f"/replicas/{made.replica_ids[0]}/drain",
+    "replica_remove": lambda made, decision: f"/replicas/{made.replica_ids[0]}/remove",
     "endpoints": lambda made, decision: "/endpoints",
     "endpoint": lambda made, decision: f"/endpoints/{made.endpoint_id}",
     "endpoint_rotate": lambda made, decision: f"/endpoints/{made.endpoint_id}/rotate-epoch",
@@ -80,7 +81,7 @@ ELSEWHERE = {
 }
 OPERATED = {"endpoint_try", "endpoint_write", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
 OF_PEOPLE = {"members", "member_invite", "member_role", "member_remove", "invitation_revoke", "require_second_factor"}
-FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "endpoint_rotate", "key_issue", "key_revoke", "quota_remove", "audit"}
+FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "replica_remove", "endpoint_rotate", "key_issue", "key_revoke", "quota_remove", "audit"}
 
 
 def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:

@@ -50,6 +50,30 @@ def test_a_replica_is_taken_out_and_back_after_a_question(town: Town, verb: str,
     assert (entry.action, entry.reason) == (f"replica.{verb}", "new driver")
 
 
+def test_a_replica_is_removed_after_a_question(town: Town) -> None:
+    """By whoever configures: an operator of the tenant is offered the other verbs alone. The question says what is left of the pool."""
+    kept, gone = town.acorn.replica_ids
+    page, url = f"/t/acorn/replicas/{gone}", f"/t/acorn/replicas/{gone}/remove"
+    assert url in town.owner.get(page).content.decode()
+    assert url not in town.viewer.get(page).content.decode()
+    asked = town.owner.get(url).content.decode()
+    assert "Remove replica b?" in asked
+    assert "1 active replica left" in asked
+    with tenant_scope(town.acorn.tenant_id):
+        assert Replica.objects.filter(id=gone).exists()  # a question removes nothing
+        Replica.objects.filter(id=kept).update(state="paused")
+    assert "no active replica left" in town.owner.get(url).content.decode()
+    assert town.viewer.post(url).status_code == 403
+    assert town.stranger.post(url).status_code == 404
+    said = town.owner.post(url, follow=True).content.decode()
+    assert "Replica b is removed from pool" in said
+    with tenant_scope(town.acorn.tenant_id):
+        assert [row.id for row in Replica.objects.all()] == [kept]
+        entry = AuditEntry.objects.get(action__startswith="replica.")
+    assert (entry.action, entry.actor_label) == ("replica.delete", "owner@example.com")
+    assert town.owner.get(url).status_code == 404
+
+
 def test_an_unknown_verb_is_not_there(town: Town) -> None:
     assert town.owner.post(f"/t/acorn/replicas/{town.acorn.replica_ids[0]}/delete").status_code == 404
 
