@@ -15,6 +15,7 @@ _NOTABLE_SHARE = 0.05  # of the prompt; less is not worth a word
 _OFF_FACTOR = 1.5  # measured over expected, beyond which the estimate is called wrong
 _OFF_S = 0.1
 _NOTABLE_WAIT_S = 0.02
+_SHORT_SHARE = 0.15  # of the prompt: expected in the cache and not found
 
 
 def tone(record: DecisionRecord) -> str:
@@ -45,11 +46,28 @@ def _speed(record: DecisionRecord) -> str:
     if target_s is not None:
         if ttft_s <= target_s:
             return f"Fast enough: {first}, and the target is {seconds(target_s)}."
-        hopeless = "" if record.slo_attainable else ", which no replica could have met"
-        return f"Too slow: {first}, and the target is {seconds(target_s)}{hopeless}."
+        return f"Too slow: {first}, and the target is {seconds(target_s)}{_foreseen(record, target_s)}."
     if expected_s is not None and ttft_s > max(expected_s * _OFF_FACTOR, expected_s + _OFF_S):
         return f"Slower than expected: {first} instead of {seconds(expected_s)}."
     return f"As expected: {first}."
+
+
+def left_s(record: DecisionRecord) -> float | None:
+    """What was left of the target, in seconds >= 0, when the request went to the replica that served it; None where hardly any of it had passed."""
+    if record.slo_ttft_s is None or record.decide_s is None:
+        return None
+    passed_s = record.decide_s + (record.queue_s or 0.0) + sum(one.duration_s for one in record.attempts[:-1])
+    return max(0.0, record.slo_ttft_s - passed_s) if passed_s >= _NOTABLE_WAIT_S else None
+
+
+def _foreseen(record: DecisionRecord, target_s: float) -> str:
+    """That the choice did not expect to meet the target, by what it knew then. Others might have: not every policy goes by time alone."""
+    if record.slo_attainable or record.expected_ttft_s is None:
+        return ""
+    left = left_s(record)
+    if left is not None and left < target_s:
+        return f", of which {seconds(left)} were left when a replica was chosen, and {seconds(record.expected_ttft_s)} were expected from there"
+    return f", though {seconds(record.expected_ttft_s)} were expected when a replica was chosen"
 
 
 def _cause(record: DecisionRecord, seen: Disclosed) -> list[str]:
@@ -57,7 +75,7 @@ def _cause(record: DecisionRecord, seen: Disclosed) -> list[str]:
     told = [_begun(_reuse(record, prompt, _named(seen.replica), split=seen.cause is not None))]
     if seen.cause is not None:  # then the split below says it, by the clock
         return [*told, seen.cause.sentence]
-    waited = _waited(seen)
+    waited = "" if record.policy == "weighted" else _waited(seen)  # its terms are no plain seconds
     if waited:
         told.append(f"Most of the wait was for other requests ahead of it: {waited}.")
     failed = [attempt for attempt in record.attempts if attempt.error]
@@ -104,6 +122,9 @@ def _reuse(record: DecisionRecord, prompt: int, where: str, *, split: bool) -> s
         return f"{where} was expected to compute all {count(prompt)} prompt tokens"
     if cached >= _NOTABLE_SHARE * prompt:
         rest = count(prompt - cached)
+        if expected - cached > _SHORT_SHARE * prompt:
+            believed = f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens in its cache"
+            return f"{believed} and held {count(cached)} ({share(cached / prompt)}), so {rest} had to be computed"
         return f"{where} held {count(cached)} of {count(prompt)} prompt tokens ({share(cached / prompt)}) in its cache, so {rest} had to be computed"
     if expected > _NOTABLE_SHARE * prompt:
         believed = f"{where} was expected to hold {count(expected)} of {count(prompt)} prompt tokens in its cache"

@@ -16,6 +16,7 @@ from console.reads import decisions, endpoints, keys
 from routing import queries
 from routing.core.cause import MISSES
 from routing.core.policy import SCORERS
+from routing.core.record import DecisionRecord
 from routing.services.disclosure import CandidateOut, Disclosed, disclose
 
 IN_ORDER = (
@@ -92,6 +93,9 @@ class DecisionPage(TenantPage):
             "sentence": why.sentence(record, seen),
             "tone": why.tone(record),
             "terms": terms,
+            "weighted": record.policy == "weighted",
+            "left_s": why.left_s(record),
+            "in_any_case": _in_any_case(record),
             "candidates": [(one, [(name, one.terms.get(name)) for name in terms]) for one in seen.candidates],
             "chart": _chart(seen),
             "time_chart": _time_chart(seen),
@@ -101,6 +105,13 @@ class DecisionPage(TenantPage):
             "endpoint_known": record.endpoint_id in endpoints.names(self.tenant_id),
         }
         return self.page("console/decision.html", context)
+
+
+def _in_any_case(record: DecisionRecord) -> int | None:
+    """Prompt tokens that even a warm replica computes. With the missed ones they add up to what was not cached; None where either is not known."""
+    if record.cause is None or not record.cause.warm_tokens or record.prompt_tokens is None or record.cached_tokens is None:
+        return None
+    return record.prompt_tokens - max(record.cached_tokens, record.cause.warm_tokens)
 
 
 def _chart(seen: Disclosed) -> charts.StackedBars | None:

@@ -16,8 +16,9 @@ would have needed for the first token is the part ``ideal``; everything else has
 Engines tell no queue time for a request, so ``queue_engine`` is a residual, and only where somebody else's work was known to be there, up to
 ``OTHERS_FACTOR`` times the wait that was expected plus the request's own work once more. Where the estimated parts exceed what was measured, all of
 them shrink alike; while nobody has measured the replica's rate they also grow alike on an idle one, and the bound on a busy one grows, up to
-``MOST_GROWTH`` times. Of a whole answer from a replica whose pace of generation nobody knows, it is ``OTHERS_FACTOR`` times the expected wait at
-most, and the rest is generation. Read are the router's own clock, the engine's ``usage`` and what the router believed when it decided; nothing else.
+``MOST_GROWTH`` times. Of a whole answer from a replica whose pace of generation nobody knows, nothing grows: ``queue_engine`` is ``OTHERS_FACTOR``
+times the expected wait at most, and the rest is generation. Read are the router's own clock, the engine's ``usage`` and what the router believed when
+it decided; nothing else.
 
 Missed tokens are told apart along the prompt, from the first token that was not cached on:
 
@@ -170,11 +171,11 @@ def _estimate(purse: _Purse, work: Work, misses: Mapping[str, int], *, whole: bo
         wanted["generation"] = (work.completion_tokens - 1) * work.token_s
     available_us = purse.left_us
     wanted_us = sum(_us(value) for value in wanted.values())
-    most = 1.0 if work.learned or work.busy or work.wait_s > 0 else MOST_GROWTH
+    pace_unknown = whole and work.completion_tokens > 1 and work.token_s is None
+    most = 1.0 if work.learned or work.busy or work.wait_s > 0 or pace_unknown else MOST_GROWTH
     fit = min(most, available_us / wanted_us) if wanted_us else 1.0
     for part, value in wanted.items():
         purse.take(part, int(_us(value) * fit))
-    pace_unknown = whole and work.completion_tokens > 1 and work.token_s is None
     if pace_unknown:  # nothing tells generation from others' work but the wait that was expected
         purse.take("queue_engine", _us(OTHERS_FACTOR * work.wait_s))
         purse.take("generation", purse.left_us)

@@ -11,6 +11,7 @@ from routing.core.record import CauseRecord
 
 _NOTABLE_SHARE = 0.15  # of the whole; what takes less is not worth a clause
 _NOTABLE_US = 20_000
+_NOTABLE_MISS_SHARE = 0.05  # what was there once and had to be computed again can be acted upon, so it is said from a smaller share on
 _MISSED: Mapping[str, str] = {
     "missed_evicted": "that had been sent to a replica before, whose cache no longer held them (evicted)",
     "missed_not_ready": "that another request, not finished yet, was about to leave in the cache",
@@ -21,6 +22,7 @@ _MISSED: Mapping[str, str] = {
     "missed_namespace_changed": "that were cached before their cache identity changed",
     "missed_never_seen": "that nobody had sent before",
 }
+_AGAIN = frozenset(_MISSED) - {"missed_never_seen"}
 _OTHERS: Mapping[str, str] = {
     "router": "passed while the router read the request and chose a replica",
     "queue_router": "passed in the router's queue, until a replica had time",
@@ -41,8 +43,10 @@ def sentence(cause: CauseRecord, parts_us: Mapping[str, int]) -> str:
     main = cause.main if cause.main in parts_us else excess[0][1] if excess else None
     if main is None or parts_us[main] < min(_NOTABLE_US, total_us):
         return f"It took {_time(total_us)}, about what a replica takes that has the prompt in its cache and nothing else to do."
-    others = [(value, part) for value, part in excess if part != main and value >= max(_NOTABLE_US, _NOTABLE_SHARE * total_us)]
-    clauses = [_clause(cause, main, parts_us[main]), *(_clause(cause, part, value) for value, part in others[:2])]
+    others = [(value, part) for value, part in excess if part != main and value >= max(_NOTABLE_US, _NOTABLE_SHARE * total_us)][:2]
+    if not any(part in _AGAIN for part in (main, *(part for _, part in others))):
+        others += [(value, part) for value, part in excess if part in _AGAIN and value >= max(_NOTABLE_US, _NOTABLE_MISS_SHARE * total_us)][:1]
+    clauses = [_clause(cause, main, parts_us[main]), *(_clause(cause, part, value) for value, part in others)]
     return f"Of the {_time(total_us)} that it took in all, {'; '.join(clauses)}."
 
 

@@ -111,7 +111,7 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
     return Disclosed(
         replica=None if record.replica_id is None else shown.get(record.replica_id, record.replica_name),
         replica_id=record.replica_id if record.replica_id is not None and own(record.replica_id) else None,
-        pool_wait_s=_rounded_wait(foreign),
+        pool_wait_s=None if record.policy == "weighted" else _rounded_wait(foreign),  # its terms are seconds times weights, which no record holds
         candidates=[
             _candidate(one, shown, own=own(one.replica_id), chosen=one.replica_id == record.replica_id and one.refusal != OTHER_RANK)
             for one in record.candidates

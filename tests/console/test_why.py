@@ -75,10 +75,32 @@ def _record(**fields: Any) -> DecisionRecord:
                 "slo_attainable": False,
                 "candidates": (_candidate("1", terms={"wait": 1.9, "prefill": 0.5}), _candidate("2", matched_tokens=800, terms={"wait": 5.0})),
             },
-            "Too slow: the first token came after 2.50 s, and the target is 2.00 s, which no replica could have met. "
+            "Too slow: the first token came after 2.50 s, and the target is 2.00 s, though 2.40 s were expected when a replica was chosen. "
             "Another replica held 800 of 1,000 prompt tokens in its cache but would have taken longer, "
             "so replica sim-1 computed the prompt. Most of the wait was for other requests ahead of it: about 1.90 s.",
             "warn",
+        ),
+        (
+            {
+                "cached_tokens": 900,
+                "ttft_s": 2.1,
+                "expected_ttft_s": 1.23,
+                "slo_ttft_s": 2.0,
+                "slo_attainable": False,
+                "decide_s": 0.002,
+                "queue_s": 0.798,
+                "policy": "weighted",
+                "candidates": (_candidate("1", terms={"wait": 1.93, "prefill": 0.5}),),
+            },
+            "Too slow: the first token came after 2.10 s, and the target is 2.00 s, of which 1.20 s were left when a replica was chosen, "
+            f"and 1.23 s were expected from there. {_HELD} 870 ms came on top that the estimate did not foresee.",
+            "warn",
+        ),
+        (
+            {"cached_tokens": 110, "expected_cached_tokens": 960.0},
+            "As expected: the first token came after 200 ms. Replica sim-1 was expected to hold 960 of 1,000 prompt tokens in its cache and held 110 "
+            "(11 %), so 890 had to be computed.",
+            "good",
         ),
         (
             {

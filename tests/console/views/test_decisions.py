@@ -278,6 +278,30 @@ def test_where_the_time_went_is_drawn_and_told(town: Town, as_owner: AsOwner) ->
     assert "style=" not in page.split('id="cause"')[1].split("</section>")[0]
 
 
+def test_what_was_left_of_the_target_and_which_terms_are_weighted_is_told(town: Town, as_owner: AsOwner) -> None:
+    mine = rows.candidate(town.acorn.replica_ids[0], "a", terms={"wait": 1.93, "prefill": 0.2}, expected_ttft_s=1.23)
+    fields = {"slo_ttft_s": 2.0, "slo_attainable": False, "decide_s": 0.3, "queue_s": 0.5, "candidates": (mine,)}
+    weighted, plain = (rows.record(town.acorn, policy=policy, **fields) for policy in ("weighted", "ettft"))
+    rows.store(as_owner, town.acorn, weighted, plain)
+    page, control = (town.owner.get(f"/t/acorn/decisions/{one.id}").content.decode() for one in (weighted, plain))
+    assert "no, 1.20 s of it were left" in page
+    assert "score terms in seconds, times their weights</h2>" in page
+    assert page.count(", weighted</th>") == 2
+    assert "score terms in seconds</h2>" in control
+    assert "weighted" not in control
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_counts_of_what_was_computed_add_up_and_a_whole_answer_is_called_so(town: Town, as_owner: AsOwner, *, stream: bool) -> None:
+    cause = CauseRecord(parts_us={"ideal": 34_000, "generation": 254_000}, missed_tokens={"never_seen": 16}, warm_tokens=368)
+    made = rows.record(town.acorn, stream=stream, prompt_tokens=376, cached_tokens=352, ttft_s=0.1 if stream else None, e2e_s=0.288, cause=cause)
+    rows.store(as_owner, town.acorn, made)
+    page = town.owner.get(f"/t/acorn/decisions/{made.id}").content.decode()
+    assert "so 24 had to be computed" in page
+    assert "<dd>16 tokens</dd><dt>computed in any case</dt><dd>8 tokens: " in re.sub(r">\s+<", "><", page)
+    assert ("which is the whole answer: it was not streamed" in page) is not stream
+
+
 def _legends(page: str) -> dict[str, str]:
     """What legends of a page say, by the code that they say it for."""
     return dict(re.findall(r'<li><i class="f\d+"></i><data value="([^"]*)">([^<]*)</data></li>', page))

@@ -149,6 +149,16 @@ def test_a_whole_answer_s_generation_is_estimated() -> None:
     assert main(shared, late=False) == "generation"
 
 
+def test_what_nobody_measured_does_not_grow_into_the_generation_of_a_whole_answer() -> None:
+    """Its end is all that was measured, so nothing says that the prompt took longer. The first token of a stream does."""
+    work = Work(prompt_tokens=112, warm_tokens=96, fixed_s=0.03, completion_tokens=40, learned=False)
+    whole = split(Times(total_s=0.288, serving_s=0.288), work, {"never_seen": 16})
+    assert whole["ideal"] == 32_000
+    assert whole["generation"] == 254_000
+    streamed = split(Times(total_s=0.288, serving_s=0.288, first_token_s=0.1), work, {"never_seen": 16})
+    assert streamed["ideal"] > 90_000
+
+
 def test_nothing_is_read_that_an_engine_does_not_say() -> None:
     """Of the engine: three counts of its usage. The recordings have them, and no time that a request spent in the engine's queue."""
     vectors = Path("tests/vectors/vllm-0.32")

@@ -23,6 +23,18 @@ def test_the_main_cause_comes_first_then_what_else_took_a_notable_share() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("part", "missed_us", "told"), [("missed_evicted", 401_000, True), ("missed_evicted", 100_000, False), ("missed_never_seen", 401_000, False)]
+)
+def test_what_had_to_be_computed_again_is_told_from_a_smaller_share_on(part: str, missed_us: int, *, told: bool) -> None:
+    """Also behind three larger parts: it is what somebody can do something about."""
+    parts = {"ideal": 30_000, "generation": 1_410_000, "queue_engine": 617_000, "unexplained": 509_000, part: missed_us}
+    said = sentence(CauseRecord(parts_us=parts, main="generation", missed_tokens={part.removeprefix("missed_"): 2096}), parts)
+    assert ("about 401 ms went to computing 2,096 prompt tokens" in said) is told
+    assert said.count(";") == 2 + told
+    assert "617 ms" in said
+
+
 def test_a_changed_prompt_says_where() -> None:
     parts = {"missed_changed": 500_000}
     cause = CauseRecord(parts_us=parts, main="missed_changed", missed_tokens={"changed": 4000}, diverged_tokens=32, diverged_bytes=128)

@@ -42,6 +42,16 @@ def test_how_long_ago_a_platforms_engine_spoke_is_not_told() -> None:
     assert [one.evidence_age_s for one in disclose(record("event"), own_replica_ids=None).candidates] == [12.5, 12.5]
 
 
+def test_weighted_waits_are_not_told_as_seconds() -> None:
+    waiting = tuple(msgspec.structs.replace(one, terms={"wait": 1.93}) for one in record("none").candidates)
+    plain, weighted = (
+        disclose(msgspec.structs.replace(record("none"), candidates=waiting, policy=policy), own_replica_ids={OWN})
+        for policy in ("ettft", "weighted")
+    )
+    assert plain.pool_wait_s == 2.0
+    assert weighted.pool_wait_s is None
+
+
 def test_a_trials_other_choice_names_no_foreign_replica_and_tells_no_load() -> None:
     """What the other policy expected to be cached is the tenant's own; how long it expected to wait there is not."""
     said: dict[str, Any] = {"policy": "ettft", "policy_version": 1, "placed": False, "expected_ttft_s": 1.25, "expected_cached_tokens": 64.0}
