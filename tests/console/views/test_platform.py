@@ -53,6 +53,21 @@ def test_to_anybody_but_an_operator_there_is_no_such_page(town: Town, name: str)
         assert not Tenant.objects.get().suspended
 
 
+def test_a_platform_operator_is_not_called_as_a_tenants_operator_is(town: Town) -> None:
+    """In the head, in a tenant's pages, under the account's seats; the role of a member keeps its name."""
+    user = rows.person("runs@example.com")
+    rows.member(town.acorn.tenant_id, user, "operator")
+    member = Client()
+    member.force_login(user)
+    for path in ("/", "/t/acorn", "/account"):
+        shown = town.operator.get(path, follow=True).content.decode()
+        assert "platform operator<" in shown, path
+        assert ">operator<" not in shown, path
+        its_own = member.get(path, follow=True).content.decode()
+        assert ">operator<" in its_own, path
+        assert "platform operator<" not in its_own, path
+
+
 def test_no_tenants_content_is_on_them(town: Town, as_owner: AsOwner) -> None:
     """Nothing that a tenant named but its own slug and name. The control: all of it is on the tenant's pages, to which a link leads."""
     decision = rows.record(town.acorn)
