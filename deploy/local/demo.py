@@ -10,13 +10,16 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
+from deploy.local import demo_isolation
 from deploy.local.options import REPOSITORY
 from deploy.local.places import write_private
 from deploy.local.plan import FleetPorts, Plan
@@ -40,7 +43,7 @@ class Shown:
     password: str
     router: str
     mail: str = ""  # the directory that mails are written to; empty when they go to a server
-    audited: str = ""  # what the first isolation audits found, in one line
+    audited: str = ""  # what isolation audits found, when, one line for each replica
     key: str | None = None
     token: str | None = None
     model: str | None = None
@@ -80,6 +83,7 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
         LaunchError: the declaration was refused, or the router did not answer a chat with it in time.
         Stopped: ``stopped()`` became true.
     """
+    began = datetime.now(UTC)
     password = _make_login(plan, stopped=stopped)
     mail = plan.manage("operator").env.get("SALTROUTE_MAIL_DIR", "")
     shown = Shown(console=plan.options.control_url, email=LOGIN_EMAIL, password=password, router=plan.options.router_url, mail=mail)
@@ -87,7 +91,7 @@ def prepare(plan: Plan, *, stopped: Callable[[], bool], watched: Sequence[Child]
         sample = _declare(plan, stopped=stopped)
         wait_for_answer(plan.options.router_url, sample, stopped=stopped, watched=watched)
         token = _make_token(plan, sample.tenant, stopped=stopped)
-        audited = _first_audits(plan, token, stopped=stopped, watched=watched)
+        audited = _first_audits(plan, token, began=began, stopped=stopped, watched=watched)
         shown = replace(shown, audited=audited, key=sample.key, token=token, model=sample.model, curl=curl(plan.options.router_url, sample))
     write_private(plan.home.run / "access.json", json.dumps(asdict(shown), indent=2) + "\n")
     return shown.text()
@@ -133,28 +137,34 @@ def _make_token(plan: Plan, tenant: str, *, stopped: Callable[[], bool]) -> str:
     return file.read_text().strip()
 
 
-def _first_audits(plan: Plan, token: str, *, stopped: Callable[[], bool], watched: Sequence[Child]) -> str:
-    """Wait until the workers have audited the replicas of audited pools for the first time; returns a line to show.
+def _first_audits(plan: Plan, token: str, *, began: datetime, stopped: Callable[[], bool], watched: Sequence[Child]) -> str:
+    """Wait until the workers have audited the replicas of audited pools for the first time; returns lines to show.
 
-    An audit that takes long or does not pass stops nothing: such a replica serves one namespace at most, which is what the product promises.
+    Isolated replicas keep their state from one start to the next, so on a later start there is nothing to wait for. An audit that takes long, is
+    refused or does not pass stops nothing: such a replica serves one namespace at most, which is what the product promises.
     """
-    pools = _audited_pools()
+    pools, url = _audited_pools(), plan.options.control_url
     states: dict[str, str] = {}
+    replicas: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
 
-    def all_isolated() -> bool:
-        seen = {row["name"]: row["isolation"] for row in _own_replicas(plan.options.control_url, token) if row["pool"] in pools}
-        if not states and seen:
-            print(f"auditing the isolation of {', '.join(sorted(seen))}: some 60 negative probes each, through the router ...", flush=True)
-        for name in sorted(name for name, state in seen.items() if state != states.get(name, "unverified")):
-            print(f"  {name} is {seen[name]}", flush=True)
-        states.update(seen)
-        return all(state == "isolated" for state in states.values())
+    def settled() -> bool:
+        seen, ordered = _answered(url, token, "replicas"), _answered(url, token, "audits?limit=200")
+        if seen is None or ordered is None:
+            return False
+        replicas[:] = sorted((row for row in seen if row["pool"] in pools), key=lambda row: str(row["name"]))
+        runs[:] = ordered
+        if not states and (waiting := [row["name"] for row in replicas if row["isolation"] != "isolated"]):
+            print(f"auditing the isolation of {', '.join(waiting)}: negative probes through the router, beside positive controls ...", flush=True)
+        for row in replicas:
+            if row["isolation"] != states.get(row["name"], row["isolation"]):
+                print(f"  {row['name']} is {row['isolation']}", flush=True)
+            states[row["name"]] = row["isolation"]
+        return demo_isolation.settled(replicas, runs, began=began)
 
-    try:
-        wait_until("the first isolation audit", all_isolated, deadline_s=AUDIT_S, watched=watched, stopped=stopped)
-    except LaunchError:
-        return "  Isolation  not proved yet: " + ", ".join(f"{name} is {state}" for name, state in sorted(states.items()))
-    return "  Isolation  audited, nothing shared: " + ", ".join(sorted(states)) if states else ""
+    with suppress(LaunchError):
+        wait_until("the first isolation audit", settled, deadline_s=AUDIT_S, watched=watched, stopped=stopped)
+    return demo_isolation.told(replicas, runs)
 
 
 def _audited_pools() -> set[str]:
@@ -164,13 +174,13 @@ def _audited_pools() -> set[str]:
     return {row["name"] for row in [*declared["pools"], *brought] if row.get("isolation") == "audited"}
 
 
-def _own_replicas(control_url: str, token: str) -> list[dict[str, Any]]:
-    """The tenant's own replicas, as the control API tells its token."""
+def _answered(control_url: str, token: str, path: str) -> list[dict[str, Any]] | None:
+    """The first page of a list, as the control API tells it the tenant's token; None where it answers an error."""
     parts = urlsplit(control_url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     try:
-        connection.request("GET", "/api/v1/replicas", headers={"Authorization": f"Bearer {token}"})
-        rows: list[dict[str, Any]] = json.loads(connection.getresponse().read()).get("results", [])
+        connection.request("GET", f"/api/v1/{path}", headers={"Authorization": f"Bearer {token}"})
+        rows: list[dict[str, Any]] | None = json.loads(connection.getresponse().read()).get("results")
     finally:
         connection.close()
     return rows
