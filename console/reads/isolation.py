@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -27,6 +28,8 @@ MAX_ENDPOINTS = 1000
 RUN_ROWS = 20
 EVENT_ROWS = 20
 GRID_ROWS = 200
+GRID_RUNS = 5000  # looked at for the strongest of each replica
+STRONGEST_OF = timedelta(days=7)
 _UNTRIED = (Outcome.NOT_EXPRESSIBLE, Outcome.PROVED_ELSEWHERE)
 
 Row = TypeVar("Row", bound=TenantRow)
@@ -173,10 +176,12 @@ def _verdict(case: dict[str, Any]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """One replica's newest finished audit; a verdict for each column, None where that run did not know the case."""
+    """One replica's strongest audit of its present build; a verdict for each column, None where that run did not know the case. ``newest`` is the
+    newest finished audit where that is another one."""
 
     run: AuditRun
     cells: tuple[Verdict | None, ...]
+    newest: AuditRun | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +194,36 @@ class Grid:
     elsewhere: tuple[str, ...]
 
 
-def grid(tenant_id: UUID) -> Grid:
-    """The audit matrix: of each replica the newest audit that was carried out, inside the tenant scope, without what was seen in it."""
-    done = AuditRun.objects.filter(tenant_id=tenant_id, state="finished")
-    newest = done.order_by("replica_id", "-finished_at", "-id").distinct("replica_id").values("id")
-    runs = list(AuditRun.objects.filter(tenant_id=tenant_id, id__in=newest).defer("evidence").order_by("-finished_at", "-id")[:GRID_ROWS])
+def grid(tenant_id: UUID, *, now: datetime) -> Grid:
+    """The audit matrix: of each replica the strongest audit of its present build, inside the tenant scope, without what was seen in it."""
+    done = AuditRun.objects.filter(tenant_id=tenant_id, state="finished").defer("evidence", "cases", "signature", "evidence_key")
+    ids = done.order_by("replica_id", "-finished_at", "-id").distinct("replica_id").values("id")
+    newest = {run.replica_id: run for run in done.filter(id__in=ids).order_by("-finished_at", "-id")[:GRID_ROWS]}
+    recent: dict[UUID, list[AuditRun]] = {replica_id: [run] for replica_id, run in newest.items()}
+    for run in done.filter(replica_id__in=newest, finished_at__gte=now - STRONGEST_OF).order_by("-finished_at", "-id")[:GRID_RUNS]:
+        recent[run.replica_id].append(run)
+    shown = [strongest(found).id for found in recent.values()]
+    runs = list(AuditRun.objects.filter(tenant_id=tenant_id, id__in=shown).defer("evidence").order_by("-finished_at", "-id"))
     known = {case["name"]: case["title"] for run in runs for case in run.cases}
     tried = {case["name"] for run in runs for case in run.cases if case["outcome"] not in _UNTRIED}
     columns = {name: title for name, title in known.items() if name in tried}
     rows = []
     for run in sorted(runs, key=lambda run: (run.pool_name, run.replica_name, str(run.replica_id))):
         by_name = {verdict.name: verdict for verdict in verdicts(run.cases)}
-        rows.append(GridRow(run, tuple(by_name.get(name) for name in columns)))
+        last = newest[run.replica_id]
+        rows.append(GridRow(run, tuple(by_name.get(name) for name in columns), None if last.id == run.id else last))
     return Grid(tuple(columns.items()), tuple(rows), tuple(title for name, title in known.items() if name not in tried))
+
+
+def strongest(runs: Sequence[AuditRun]) -> AuditRun:
+    """Of one replica's audits, newest first, the one with the most clean negative probes since the last that did not pass or met another build.
+
+    A shorter audit that passes too takes nothing back from a longer one of the same build. Where the build is not known, nothing says that it is
+    the same.
+    """
+    newest = runs[0]
+    same = takewhile(lambda run: run.outcome == Outcome.PASS and run.build == newest.build != "", runs)
+    return max(same, key=lambda run: run.negative_probes, default=newest)
 
 
 # ---- identity events -------------------------------------------------------------------------------------------------------

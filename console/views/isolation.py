@@ -42,7 +42,7 @@ class Isolation(TenantPage):
             "runs": runs.rows,
             "runs_next": runs.next,
             "runs_later": bool(request.GET.get("before")),
-            "grid": None if request.GET.get("before") else isolation.grid(self.tenant_id),
+            "grid": None if request.GET.get("before") else isolation.grid(self.tenant_id, now=now),
             "active": any(one.state in ("queued", "running") for one in runs.rows),
             "endpoints": enabled,
             "auditable": isolation.auditable(self.tenant_id, enabled, operator=operator),

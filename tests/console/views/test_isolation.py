@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -253,6 +254,36 @@ def test_names_and_reasons_are_text(town: Town) -> None:
         assert "<img" not in page
         assert "&lt;img src=x onerror=alert(1)&gt;" in page
         assert 'style="' not in page
+
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "newest", "kept"),
+    [
+        ({}, {}, True),
+        ({"outcome": "fail"}, {}, False),
+        ({"outcome": "inconclusive"}, {}, False),
+        ({"build": "another"}, {}, False),
+        ({"build": ""}, {"build": ""}, False),
+        ({"finished_at": timezone.now() - timedelta(days=8)}, {}, False),
+        ({}, {"outcome": "fail"}, False),
+        ({}, {"outcome": "inconclusive"}, False),
+    ],
+)
+def test_a_shorter_audit_that_passes_does_not_weaken_the_proof_of_the_same_build(
+    town: Town, earlier: dict[str, Any], newest: dict[str, Any], kept: bool
+) -> None:
+    long = rows.audit_run(town.acorn, **{"negative_probes": 61, "finished_at": timezone.now() - 3 * HOUR, **earlier})
+    rows.audit_run(town.acorn, negative_probes=35, finished_at=timezone.now() - 2 * HOUR, replica_id=town.acorn.replica_ids[1])
+    short = rows.audit_run(town.acorn, **{"negative_probes": 20, "finished_at": timezone.now() - HOUR, **newest})
+    page = _page(town, "viewer")
+    matrix = page[page.index('id="matrix"') : page.index("<h2>Audits</h2>")]
+    shown, other = (long, short) if kept else (short, long)
+    assert f"/audits/{shown.id}#case-two_salts" in matrix
+    assert f"/audits/{other.id}#case-two_salts" not in matrix
+    assert (f'/audits/{short.id}">newest</a>: 20 negative probes, <time' in matrix) == kept
 
 
 def test_the_matrix_is_a_grid_of_replicas_and_cases(town: Town) -> None:
