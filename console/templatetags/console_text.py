@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -102,6 +102,16 @@ def python_literal(text: str) -> str:
 def words(value: str) -> str:
     """A name of ours, such as ``client_error``, as words."""
     return value.replace("_", " ")
+
+
+@register.filter
+def fields(document: Mapping[str, object]) -> list[tuple[str, object]]:
+    """What stands in a policy document, by dotted name as its refusals have it: ``weights.wait`` for what is nested."""
+    return [
+        pair
+        for name, value in document.items()
+        for pair in ([(f"{name}.{part}", one) for part, one in value.items()] if isinstance(value, Mapping) else [(name, value)])
+    ]
 
 
 @register.filter

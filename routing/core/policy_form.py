@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from routing.core import glossary
 from routing.core.policy import RANGES, SCORERS, SLO_NAMES, SLO_WORDS, USED, PolicyName, RoutingPolicy, SloPolicy
 
 Kind = Literal["routing", "slo"]
@@ -47,7 +48,7 @@ def form_fields(kind: Kind, policy: str) -> tuple[FormField, ...]:
     used = [name for name in ROUTING_DEFAULTS if name in USED.get(policy, ())]
     found = [_field(name, ROUTING_DEFAULTS) for name in used if name != "weights"]
     if "weights" in used:
-        found += [FormField(f"weights.{name}", "0", "", low=0, high=100) for name in SCORERS]
+        found += [FormField(f"weights.{name}", "0", _factor(name), low=0, high=100) for name in SCORERS]
     return tuple(found)
 
 
@@ -86,6 +87,11 @@ def document(kind: Kind, texts: Mapping[str, str]) -> dict[str, Any]:
 def _field(name: str, defaults: Mapping[str, str]) -> FormField:
     low, high = RANGES.get(name, (None, None))
     return FormField(name, defaults[name], _HINTS.get(name, ""), words=SLO_WORDS.get(name, ()), low=low, high=high)
+
+
+def _factor(scorer: str) -> str:
+    found = glossary.term("score", scorer)
+    return "" if found is None else f"Multiplies these seconds: {found.meaning[0].lower()}{found.meaning[1:]}"
 
 
 def _number(text: str) -> object:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from console.reads import policies as reads
+from routing.core.policy import SCORERS
 from routing.core.policy_form import POLICIES, form_fields
 from routing.models import Endpoint, Policy, PolicyVersion
 from tenants.models import AuditEntry
@@ -35,6 +36,20 @@ def test_the_list_says_who_runs_what(town: Town) -> None:
     assert '<span class="muted">runs v1</span>' in page
     assert "/policies/new/routing" not in page  # a viewer writes none
     assert "/policies/new/routing" in town.owner.get("/t/acorn/policies").content.decode()
+
+
+def test_weights_are_fields_as_others(town: Town) -> None:
+    """Endpoint and list name each weight; the form says of each what it multiplies."""
+    assert edit(town, "policy: weighted\nweights: {wait: 2, prefill: 1}\n", activate="on").status_code == 302
+    for page in (f"/t/acorn/endpoints/{town.acorn.endpoint_id}", "/t/acorn/policies"):
+        shown = town.owner.get(page).content.decode()
+        assert "{&#x27;wait&#x27;" not in shown
+        assert re.search(r"weights\.wait(?:</dt><dd class=\"mono\">| )2<", shown)
+        assert re.search(r"weights\.prefill(?:</dt><dd class=\"mono\">| )1<", shown)
+    form = town.owner.get(f"/t/acorn/policies/{town.acorn.policy_id}/edit?form=1").content.decode()
+    hints = re.findall(r'id="h-weights\.(\w+)">([^<]*)', form)
+    assert [name for name, _ in hints] == list(SCORERS)
+    assert all(hint.startswith("Multiplies these seconds: ") for _, hint in hints)
 
 
 def test_a_version_is_written_and_compared_and_moves_endpoints_only_when_asked(town: Town) -> None:
