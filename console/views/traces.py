@@ -28,11 +28,11 @@ class TracePages(TenantPage):
 
     tab = "traces"
 
-    def overview(self, *, wrong: Refusal | None = None, form: str = "", given: Any = None) -> HttpResponse:
-        """The page itself; with ``wrong`` beside the form it came from, and what was typed there."""
+    def overview(self, *, wrong: Refusal | None = None, form: str = "", given: Any = None, of_file: str = "") -> HttpResponse:
+        """The page itself; with ``wrong`` in the form it came from, the file it is about, and what was typed there."""
         found = reads.overview(self.tenant_id, self.request.GET.get("before", ""), fragment=is_fragment(self.request))
         choices = None if is_fragment(self.request) else reads.choices(self.tenant_id)
-        context = {"found": found, "choices": choices, "wrong": wrong, "form": form, "given": given or {}, "upload_mb": _MANY_MB}
+        context = {"found": found, "choices": choices, "wrong": wrong, "form": form, "given": given or {}, "of_file": of_file, "upload_mb": _MANY_MB}
         return self.page("console/traces.html", context, status=200 if wrong is None else wrong.http_status)
 
     def back(self, *job_id: UUID) -> HttpResponse:
@@ -51,7 +51,7 @@ class Traces(TracePages):
         return self.overview(form="review" if asked else "", given=asked)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        sent = request.FILES.get("file")
+        sent, name = request.FILES.get("file"), ""
         try:
             if not isinstance(sent, UploadedFile):
                 raise Invalid(f"Choose a file of at most {_MANY_MB} MiB.", field="content")
@@ -61,7 +61,7 @@ class Traces(TracePages):
         except Forbidden:
             raise
         except Refusal as refusal:
-            return self.overview(wrong=refusal, form="send", given=request.POST)
+            return self.overview(wrong=refusal, form="send", given=request.POST, of_file=name)
         messages.success(request, f"{row.name} is read: {row.requests:,} requests. Of text nothing was kept.")
         return self.back()
 

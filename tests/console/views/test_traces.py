@@ -37,6 +37,15 @@ def ask(town: Town, kind: str, who: str = "owner", **given: Any) -> Any:
     return getattr(town, who).post(f"/t/acorn/traces/new/{kind}", {"source": "file:day.jsonl", **given})
 
 
+def alert_in(shown: str, form: str) -> str:
+    """What is wrong, as it stands in the form it came from: nowhere else, and where the focus goes."""
+    alerts = [part.split("</p>")[0] for part in shown.split('role="alert"')[1:]]
+    assert len(alerts) == 1
+    assert "autofocus" in alerts[0]
+    assert f'id="{form}-title"' in shown.split('role="alert"', maxsplit=1)[0].rsplit("<form", 1)[1]
+    return alerts[0]
+
+
 def the_job(town: Town) -> TraceJob:
     with tenant_scope(town.acorn.tenant_id):
         return TraceJob.objects.get()
@@ -118,12 +127,11 @@ def test_a_replay_and_a_review_in_figures(town: Town) -> None:
         ("review", {"endpoint": "none", "policy": "default"}, "There is no such endpoint"),
     ],
 )
-def test_what_is_wrong_is_said_beside_the_forms(town: Town, kind: str, given: dict[str, str], said: str) -> None:
+def test_what_is_wrong_is_said_in_the_form(town: Town, kind: str, given: dict[str, str], said: str) -> None:
     send(town)
     answer = ask(town, kind, **given)
     assert answer.status_code in (400, 409)
-    assert said in answer.content.decode()
-    assert 'role="alert"' in answer.content.decode()
+    assert said in alert_in(answer.content.decode(), kind)
     with tenant_scope(town.acorn.tenant_id):
         assert not TraceJob.objects.exists()
 
@@ -131,7 +139,7 @@ def test_what_is_wrong_is_said_beside_the_forms(town: Town, kind: str, given: di
 def test_a_file_that_cannot_be_read_or_is_too_large(town: Town, settings: Any) -> None:
     bad = send(town, b'{"messages": 7}')
     assert bad.status_code == 400
-    assert "Line 1, messages: must be a list" in bad.content.decode()
+    assert '<strong class="break">day.jsonl</strong>: Line 1, messages: must be a list' in alert_in(bad.content.decode(), "send")
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 1000
     large = send(town)
     assert large.status_code == 400
