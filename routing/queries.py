@@ -311,7 +311,11 @@ class Routers:
     @property
     def summary(self) -> str:
         """In words, such as ``applied by 3 of 3 routers``."""
-        return f"applied by {self.applied} of {len(self.routers)} routers" if self.reachable else "unknown: Valkey does not answer"
+        return (
+            f"applied by {self.applied} of {len(self.routers)} router{'' if len(self.routers) == 1 else 's'}"
+            if self.reachable
+            else "unknown: Valkey does not answer"
+        )
 
 
 def routers(tenant_id: UUID, config_version: int) -> Routers:

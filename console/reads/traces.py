@@ -121,6 +121,8 @@ def _changes(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     for name, title in _CHANGES:
         one = found.get(name)
         if one is not None:
-            bounds = "too little traffic" if one["low"] is None else f"{_change(name, one['low'])} to {_change(name, one['high'])}"
-            lines.append((title, _change(name, one["value"]), bounds))
+            # Without an interval nothing can be told, so nothing is: a bare figure would be read as a finding.
+            sure = one["low"] is not None
+            bounds = f"{_change(name, one['low'])} to {_change(name, one['high'])}" if sure else "too little traffic"
+            lines.append((title, _change(name, one["value"]) if sure else "–", bounds))  # noqa: RUF001 - a dash
     return lines

@@ -124,7 +124,8 @@ def _replica(facts: TenantFacts, replica: ReplicaFact, words: Sequence[RouterWor
     if not said:
         current = [router for router in words if router.versions.get(facts.tenant_id, 0) >= facts.config_version]
         if current and replica.state != "paused" and _is_used(facts, replica.pool_id, current):
-            text = f"{label} is registered and in use, and none of {len(current)} routers that run this configuration knows it."
+            who = "the only router" if len(current) == 1 else f"none of {len(current)} routers"
+            text = f"{label} is registered and in use, and {who} with this configuration {'does not know' if len(current) == 1 else 'knows'} it."
             yield Finding("replica_unseen", *about, subject=label, explanation=text)
         return
     yield from _reach(replica, said)

@@ -95,7 +95,8 @@ def figures(options: dict[str, Any]) -> tuple[Window, Figures]:
 
 def figure_lines(name: str, found: Figures) -> Iterator[str]:
     """Them as text."""
-    yield f"{name}: {found.requests:,} answered requests over {found.span_s:,.0f} s, {found.scopes} scopes, by decision records"
+    scopes = f"{found.scopes} scope{'' if found.scopes == 1 else 's'}"
+    yield f"{name}: {found.requests:,} answered requests over {found.span_s:,.0f} s, {scopes}, by decision records"
     yield f"prompt tokens: {found.prompt_tokens:,} (p50 {found.prompt_p50_tokens:,.0f}, p95 {found.prompt_p95_tokens:,.0f})"
     yield f"answer tokens: {found.output_tokens:,} (p50 {found.output_p50_tokens:,.0f}, p95 {found.output_p95_tokens:,.0f})"
     reused = "no engine says" if found.reused is None else f"{found.reused:.1%} of prompt tokens, by the word of engines on {found.told:,} requests"

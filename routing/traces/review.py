@@ -168,8 +168,8 @@ def sentence(found: Comparison) -> str:
     """The outcome in one sentence."""
     if found.mean_change.low is None:
         return (
-            f"No difference can be told: {found.requests:,} requests in {found.groups:,} conversations or minutes are too few"
-            f" (at least {MIN_REQUESTS} in {MIN_GROUPS})."
+            f"No difference can be told: {_counted(found.requests, 'request')} in {_counted(found.groups, 'group')} are too few (at least"
+            f" {MIN_REQUESTS} in {MIN_GROUPS}; a group is a conversation, or a minute where no conversation is known)."
         )
     if not any((one.value, one.low, one.high) != (0.0, 0.0, 0.0) for one in (found.p99_change, found.mean_change)):
         return "No difference can be told: every request had its first token at the same time under both."
@@ -178,6 +178,10 @@ def sentence(found: Comparison) -> str:
         near = ", ".join(f"{where} {_range(one)}" for one, where in ((found.p99_change, "p99"), (found.mean_change, "mean")))
         return f"No difference can be told: the candidate's time to first token changes by {near}, and zero is within both."
     return f"The candidate is {' and '.join(told)}."
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _told(one: Interval) -> str:

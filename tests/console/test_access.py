@@ -81,7 +81,8 @@ ELSEWHERE = {
 }
 OPERATED = {"endpoint_try", "endpoint_write", "endpoint_promote", "endpoint_rollback", "policy_new", "policy_edit"}
 OF_PEOPLE = {"members", "member_invite", "member_role", "member_remove", "invitation_revoke", "require_second_factor"}
-FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | {"replica_verb", "replica_remove", "endpoint_rotate", "key_issue", "key_revoke", "quota_remove", "audit"}
+REPLICAS = {"replica_verb", "replica_remove"}
+FOR_MORE_THAN_VIEWERS = OPERATED | OF_PEOPLE | REPLICAS | {"endpoint_rotate", "key_issue", "key_revoke", "quota_remove", "audit"}
 
 
 def _answer(response: Any) -> tuple[int, bytes, dict[str, str]]:

@@ -51,7 +51,7 @@ class Command(BaseCommand):
         if last is None or last.finished_at is None:
             self.stdout.write(f"{ref.slug}: no run yet")
             return
-        heard = "Valkey did not answer" if last.routers is None else f"{last.routers} routers heard"
+        heard = "Valkey did not answer" if last.routers is None else f"{last.routers} router{'' if last.routers == 1 else 's'} heard"
         done = f"{last.opened} opened, {last.resolved} resolved, {last.repairs} repaired"
         self.stdout.write(f"{ref.slug}: {len(findings)} open, {last.watching} watched, {done}; {heard}, {last.finished_at:%Y-%m-%d %H:%M:%S} UTC")
         for one in findings:

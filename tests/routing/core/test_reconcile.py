@@ -68,7 +68,7 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
     "router_behind": (FACTS, (ROUTER, replace(ROUTER, router_id="r2", versions={TENANT: 6})), "r2", "runs version 6; version 7"),
     "router_behind, new": (FACTS, (ROUTER, RouterWord("r2", 0.0, engines=ROUTER.engines)), "r2", "does not know this tenant"),
     "artifact_missing": (FACTS, (replace(ROUTER, artifacts={DIGEST: "missing"}),), str(ENDPOINT), "not in use at r1 (missing)"),
-    "replica_unseen": (FACTS, (replace(ROUTER, engines={URL_B: ENGINE}),), str(A.id), "none of 1 routers"),
+    "replica_unseen": (FACTS, (replace(ROUTER, engines={URL_B: ENGINE}),), str(A.id), "the only router with this configuration does not know it"),
     "replica_unreachable": (FACTS, (engine(**AWAY),), str(A.id), "No router reaches gpu/a since 1970-01-01 00:01:00 UTC (does not answer health"),
     "replica_unreachable, lost events": (FACTS, (engine(**AWAY, ranks=(Rank(0, "degraded", "stale"),)),), str(A.id), "No router reaches gpu/a"),
     "replica_unreachable, one does not know": (

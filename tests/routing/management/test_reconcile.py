@@ -26,7 +26,7 @@ def said(*arguments: str) -> str:
 
 def test_a_run_and_what_it_found(place: Place) -> None:
     assert "no run yet" in said("--last")
-    assert "acorn: 0 open, 0 watched, 0 opened, 0 resolved, 0 repaired; 1 routers heard" in said("--tenant", "acorn")
+    assert "acorn: 0 open, 0 watched, 0 opened, 0 resolved, 0 repaired; 1 router heard" in said("--tenant", "acorn")
     place.change(dedicated_namespace="ns-" + "0" * 32, isolation_state="isolated")
     shown = said()
     assert "1 open" in shown

@@ -106,7 +106,8 @@ def test_each_request_keeps_its_own_figures() -> None:
 def test_too_little_traffic_is_said_and_no_interval_is_given() -> None:
     found = _drawn(1, requests=90)
     assert (found.mean_change.low, found.p99_change.high, verdict(found)) == (None, None, "none")
-    assert sentence(found).startswith("No difference can be told: 90 requests in")
+    assert sentence(found).startswith("No difference can be told: 90 requests in 67 groups are too few (at least 100 in 20;")
+    assert " 1 group are" in sentence(_drawn(1, conversations=1))
     assert _drawn(1, conversations=10).mean_change.low is None
 
 
