@@ -19,7 +19,7 @@ from typing import Any
 from routing.traces.request import TraceRequest, tokens_in
 from routing.traces.stack import LeafFirstStack
 
-CAPACITIES_TOKENS = tuple(1 << power for power in range(18, 27))  # 262k to 67M
+CAPACITIES_TOKENS = tuple(1 << power for power in range(12, 27))  # 4k to 67M
 LIMIT_BLOCKS = 250_000
 MAX_SESSIONS = 200_000  # beyond this many distinct sessions or scopes, those are not told apart any more
 MIN_GROUP = 20
@@ -29,6 +29,13 @@ _KEPT = (
     *("requests", "prompt_tokens", "output_tokens", "_ends_s", "_hit_tokens", "_new_blocks", "_gaps", "_parting", "_children", "_passed"),
     *("_branch_requests", "_within"),
 )
+
+
+def telling(capacity: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The part of a capacity curve, (tokens, hit share), that says something: from the last size without a hit to the first that gets all."""
+    first = max((place for place, (_, share) in enumerate(capacity) if share == 0.0), default=0)
+    last = next((place for place, (_, share) in enumerate(capacity) if share == capacity[-1][1]), 0)
+    return list(capacity[min(first, last) : last + 1])
 
 
 def ceiling(requests: Iterable[TraceRequest], block_tokens: int) -> float:

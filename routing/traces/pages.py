@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from routing.traces import plots
+from routing.traces.analysis import telling
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -88,11 +89,12 @@ def analysis_page(values: Mapping[str, Any]) -> Page:
         )
         if share is not None
     ]
+    sizes = telling(values["capacity"])
     made = {
         "ceiling": plots.bars("ceiling", ceilings, title="Share of prompt tokens that was seen before", label="share of prompt tokens"),
         "capacity": plots.lines(
             "capacity",
-            [("hits", [tokens for tokens, _ in values["capacity"]], [share for _, share in values["capacity"]])],
+            [("hits", [tokens for tokens, _ in sizes], [share for _, share in sizes])],
             title="Hits by cache size",
             x_label="tokens of cache, over all replicas and without copies",
             y_label="share of prompt tokens",
@@ -149,7 +151,7 @@ def _analysis_sections(values: Mapping[str, Any], made: Mapping[str, str]) -> tu
     found.append(Section(f"Class: {advice['kind']}", lines=(f"Seen: {advice['because']}.",), bullets=tuple(advice["advice"])))
     isolation = "The gaps between the bars are the price of keeping sessions and scopes apart."
     found.append(Section("Ceiling by scope", plot=made["ceiling"], caption=isolation))
-    rows = tuple((f"{tokens:,}", f"{share:.1%}") for tokens, share in values["capacity"])
+    rows = tuple((f"{tokens:,}", f"{share:.1%}") for tokens, share in telling(values["capacity"]))
     found.append(
         Section("Capacity", plot=made["capacity"], caption="What a cache of so many tokens gets.", head=("Tokens of cache", "Hits"), rows=rows)
     )
@@ -249,9 +251,8 @@ def review_page(values: Mapping[str, Any]) -> Page:
     sure = [(text, one["value"], one["low"], one["high"]) for text, one in changes if one["low"] is not None]
     if sure:
         made["changes"] = plots.intervals("changes", sure, title="Changes with their intervals", label="candidate against current policy")
-    rows = [(text, f"{one['value']:+.1%}", _bounds(one, "{:+.1%}")) for text, one in changes]
-    saved = found["tokens_saved"]
-    rows.append(("Prompt tokens saved", f"{saved['value']:+,.0f}", _bounds(saved, "{:+,.0f}")))
+    rows = [(text, *_told(one, "{:+.1%}")) for text, one in changes]
+    rows.append(("Prompt tokens saved", *_told(found["tokens_saved"], "{:+,.0f}")))
     assumed = tuple(values["assumed"])
     return Page(
         title=f"{values['candidate']['name']} instead of {values['current']['name']} on {values['trace']}",
@@ -275,8 +276,11 @@ def review_page(values: Mapping[str, Any]) -> Page:
     )
 
 
-def _bounds(one: Mapping[str, Any], form: str) -> str:
-    return "too little traffic" if one["low"] is None else f"{form.format(one['low'])} to {form.format(one['high'])}"
+def _told(one: Mapping[str, Any], form: str) -> tuple[str, str]:
+    """A figure and its interval; without one the figure would be read as a finding, and is left out."""
+    if one["low"] is None:
+        return "-", "too little traffic"
+    return form.format(one["value"]), f"{form.format(one['low'])} to {form.format(one['high'])}"
 
 
 PAGES = {"analyze": analysis_page, "replay": replay_page, "review": review_page}

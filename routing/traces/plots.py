@@ -7,6 +7,7 @@ Lines and text are drawn in ``currentColor``, so they follow light, dark and pap
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 COLOURS = ("#2f7ed8", "#e07b00", "#2a9d5c", "#c2405e", "#8a63d2", "#7a8a00", "#00929c", "#a0683a")
 WIDTH_IN, HEIGHT_IN = 6.4, 3.2
 MAX_SVG_BYTES = 400_000
+WORD_SHARE = 0.07  # of an axis' length: what a short word above it takes
 _INK = "#010203"  # drawn in this, which nothing else has, and then made currentColor
 _STYLE = re.compile(r' style="([^"]*)"')
 _DROPPED = (
@@ -121,18 +123,21 @@ def lines(
     marks: Sequence[tuple[str, float]] = (),
     level: tuple[str, float] | None = None,
 ) -> str:
-    """Lines of (name, xs, ys). ``marks`` are vertical lines with a word, ``level`` a horizontal one."""
+    """Lines of (name, xs, ys). ``marks`` are vertical lines with a word, ``level`` a horizontal one. ``x_log`` counts from a factor of ten on."""
+    ends = [x for _, xs, _ in series for x in xs] + [at for _, at in marks]
+    logarithmic = x_log and min(ends) > 0 and max(ends) >= 10 * min(ends)  # within less there may be no power of ten to put a number at
 
     def draw(axes: Axes) -> None:
-        if x_log:
+        if logarithmic:
             axes.set_xscale("log")
             _short_numbers(axes.xaxis)
         for place, (text, xs, ys) in enumerate(series):
             axes.plot(
                 xs, ys, color=COLOURS[place % len(COLOURS)], linewidth=1.8, label=text[:40], marker="o" if len(xs) <= 12 else None, markersize=3
             )
-        for text, at in marks:
+        for _, at in marks:
             axes.axvline(at, color=_INK, linestyle=":", linewidth=1)
+        for text, at in beside(marks, min(ends), max(ends), logarithmic=logarithmic):
             axes.annotate(text, (at, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
         if level is not None:
             axes.axhline(level[1], color=_INK, linestyle="--", linewidth=1)
@@ -146,6 +151,23 @@ def lines(
             axes.legend(frameon=False)
 
     return plot(name, draw, title=title)
+
+
+def beside(marks: Sequence[tuple[str, float]], low: float, high: float, *, logarithmic: bool) -> list[tuple[str, float]]:
+    """The words of marks, from the left, on an axis from ``low`` to ``high``. Those that would stand on one another are one text amid their lines."""
+    scale: Callable[[float], float] = math.log if logarithmic else float
+    room = WORD_SHARE * (scale(high) - scale(low))
+    groups: list[list[tuple[str, float]]] = []
+    for mark in sorted(marks, key=lambda mark: (mark[1], mark[0])):
+        if groups and scale(mark[1]) - scale(groups[-1][-1][1]) <= room:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    return [(", ".join(text for text, _ in group), math.sqrt(group[0][1] * group[-1][1]) if logarithmic else _mean(group)) for group in groups]
+
+
+def _mean(group: Sequence[tuple[str, float]]) -> float:
+    return (group[0][1] + group[-1][1]) / 2
 
 
 def intervals(name: str, rows: Sequence[tuple[str, float, float, float]], *, title: str, label: str) -> str:
@@ -166,8 +188,9 @@ def intervals(name: str, rows: Sequence[tuple[str, float, float, float]], *, tit
 
 
 def _short_numbers(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _place: short(value)))
     axis.set_minor_formatter(NullFormatter())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from routing.traces.analysis import Report
+from routing.traces.analysis import Report, telling
 from routing.traces.measure import Summary
 from routing.traces.workload_class import classify
 
@@ -23,7 +23,7 @@ def analysis_lines(name: str, report: Report) -> Iterator[str]:
     yield f"reusable with an endless cache: {_share(report.ceiling)} of prompt tokens ({exact})"
     yield f"  in the same scope {_share(report.ceiling_in_scope)}, in the same session {_share(report.ceiling_in_session)}"
     yield "reusable with a leaf-first LRU cache of so many tokens:"
-    for tokens, share in report.capacity:
+    for tokens, share in telling(report.capacity):
         yield f"  {tokens:>12,}  {share:6.1%}"
     if report.gap_p50_s is not None:
         yield f"time since previous use, by tokens: p50 {report.gap_p50_s:,.0f} s, p80 {report.gap_p80_s:,.0f} s, p95 {report.gap_p95_s:,.0f} s"

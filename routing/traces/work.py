@@ -17,7 +17,7 @@ import numpy as np
 
 from routing.core.policy import compile_routing
 from routing.traces import pages, review, runs
-from routing.traces.analysis import LIMIT_BLOCKS, Analysis, ceiling
+from routing.traces.analysis import CAPACITIES_TOKENS, LIMIT_BLOCKS, Analysis, ceiling
 from routing.traces.fleet import FleetConfig, Residency
 from routing.traces.report import analysis_values
 from routing.traces.request import Trace, TraceRequest, coarsen
@@ -154,7 +154,7 @@ def perform(head: Head, requests: Iterator[TraceRequest], *, count: int | None, 
 
 
 def _fingerprint(head: Head, count: int | None) -> bytes:
-    return hashlib.blake2b(msgspec.msgpack.encode([head, count]), digest_size=16).digest()
+    return hashlib.blake2b(msgspec.msgpack.encode([head, count, CAPACITIES_TOKENS]), digest_size=16).digest()
 
 
 class _Steps:

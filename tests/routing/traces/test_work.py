@@ -161,3 +161,9 @@ def test_a_page_beyond_its_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_numbers_on_an_axis_are_short() -> None:
     assert [plots.short(value) for value in (0.05, 20, 4096, 16_777_216, 2e9)] == ["0.05", "20", "4.1k", "16.8M", "2G"]
+
+
+def test_a_figure_without_an_interval_is_left_out_of_the_page() -> None:
+    """Beside a sentence that nothing can be told it would be read as a finding; one with its interval stands."""
+    assert pages._told({"value": -0.385, "low": None, "high": None}, "{:+.1%}") == ("-", "too little traffic")
+    assert pages._told({"value": -0.1, "low": -0.2, "high": -0.05}, "{:+.1%}") == ("-10.0%", "-20.0% to -5.0%")

@@ -69,10 +69,11 @@ def test_the_price_of_keeping_scopes_apart_is_named() -> None:
 
 
 def test_a_short_trace_is_not_told_to_need_more_cache_than_it_has_tokens() -> None:
-    """The curve begins at 262,144 tokens; a trace of less is told its own size. A long one still gets the curve's."""
-    short = _advice(_conversations(800, 700, 6, 10)).advice
-    assert any(line.startswith("All of it is ") and "distinct tokens" in line for line in short)
-    assert not any("262,144" in line for line in short)
+    """The curve's sizes are powers of two; a trace that needs all it has is told its own size. What needs less gets the curve's."""
+    whole = _advice(request(float(number), [(f"in turn {number % 3}", 4096)], 9) for number in range(60)).advice
+    assert any(line.startswith("All of it is 12,288 distinct tokens") for line in whole)
+    assert not any("16,384" in line for line in whole)
+    assert any(" tokens of cache, over all replicas and without copies, get 90 %" in line for line in _advice(_conversations(800, 700, 6, 10)).advice)
     long = _advice(chain(_conversations(6000, 6000, 3, 30), (request(900.0 + number, [(f"once {number}", 8192)], 9) for number in range(60)))).advice
     assert any("tokens of cache, over all replicas and without copies" in line for line in long)
 
