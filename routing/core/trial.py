@@ -77,6 +77,11 @@ class Report:
     realised_difference_s: Estimate | None
     realised_cached_difference: Estimate | None  # tokens for a request
 
+    @property
+    def before_the_first(self) -> int:
+        """Decisions of before the candidate placed its first request, all where it placed none. No arm has them: those hours only one side saw."""
+        return self.decisions - self.live.requests - self.candidate.requests
+
 
 def report(seen: Sequence[Seen]) -> Report:
     """Sum up the decisions of one trial, in any order."""

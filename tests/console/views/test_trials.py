@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import re
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from routing.core.dry_run import NO_ORDER
 from routing.core.record import TrialRecord
@@ -97,6 +99,25 @@ def test_the_report_is_on_the_page(town: Town, candidate: PolicyVersion, as_owne
     assert "30 decisions since" in shown
     assert "-980" in shown  # expected tokens saved a request
     assert "95 % intervals" in shown
+    assert "none by the candidate yet, so nothing is compared" in shown
+
+
+def test_decisions_that_are_in_neither_column_are_counted(town: Town, candidate: PolicyVersion, as_owner: AsOwner) -> None:
+    """Four of the live policy, then three of the candidate and two more: nine decisions, of which two and three are compared."""
+    post(town, "trial", policy=str(candidate.id), percent="50")
+    other: dict[str, Any] = {"replica_id": "b", "replica_name": "b", "expected_ttft_s": 0.31, "expected_cached_tokens": 0.0}
+    live = TrialRecord(policy="round_robin", policy_version=4, placed=False, **other)
+    tried = TrialRecord(policy="ettft", policy_version=1, placed=True, **other)
+    with tenant_scope(town.acorn.tenant_id):
+        Endpoint.objects.filter(id=town.acorn.endpoint_id).update(trial_since=timezone.now() - timedelta(minutes=20))
+    made = [rows.record(town.acorn, trial=live, started_at=rows.ago(minutes=minutes)) for minutes in (9, 8, 7, 6, 2, 1)]
+    places = {"policy": "round_robin", "policy_version": 4}
+    made += [rows.record(town.acorn, trial=tried, started_at=rows.ago(minutes=minutes), **places) for minutes in (5, 4, 3)]
+    rows.store(as_owner, town.acorn, *made)
+    shown = page(town)
+    assert "9 decisions since" in shown
+    assert "from the candidate's first on; the 4 before it, all placed by the live policy, are not compared" in shown
+    assert '<td data-label="Live">2</td><td data-label="Candidate">3</td>' in shown
 
 
 def _version(candidate: PolicyVersion, spec: dict[str, Any]) -> uuid.UUID:

@@ -42,7 +42,7 @@ def test_what_was_realised_is_compared_over_the_same_hours() -> None:
     day = [seen(at_s=1000.0 + number, ttft_s=0.5, cached_tokens=40) for number in range(40)]
     canary = [seen(at_s=1000.0 + number, placed=True, ttft_s=0.4, cached_tokens=60) for number in range(40)]
     found = trial.report([*canary, *night, *day])
-    assert (found.live.requests, found.candidate.requests) == (40, 40)
+    assert (found.decisions, found.live.requests, found.candidate.requests, found.before_the_first) == (130, 40, 40, 50)
     assert found.realised_difference_s is not None
     assert found.realised_difference_s.value == pytest.approx(-0.1)
     assert found.realised_cached_difference == Estimate(20.0, 20.0, 20.0)
