@@ -72,4 +72,6 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("give the file of vectors: python docs/identity_check.py tests/vectors/identity-v1.json")
     sys.exit(main(sys.argv[1]))

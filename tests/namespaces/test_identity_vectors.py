@@ -69,6 +69,12 @@ def test_an_independent_implementation_agrees() -> None:
     assert run.stdout.count(": ok") == len(json.loads(VECTORS.read_text()))
 
 
+def test_without_a_file_the_independent_check_says_how_it_is_called() -> None:
+    run = subprocess.run([sys.executable, "-I", ROOT / "docs" / "identity_check.py"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "give the file of vectors: python docs/identity_check.py tests/vectors/identity-v1.json\n"
+
+
 def test_the_independent_check_can_fail(tmp_path: Path) -> None:
     """Positive control: one changed digit is found."""
     vectors = json.loads(VECTORS.read_text())

@@ -106,6 +106,12 @@ def test_load_and_applied_versions_come_from_routers(town: Town, valkey_url: str
     assert '<td class="num" data-label="In flight">3</td>' in page
     assert '<td class="num" data-label="Queued tokens">900</td>' in page
     assert page.count("not reported") == 1
+    assert '<span class="pill">KV events</span>' not in page  # they are named nowhere, and no router reads any
+    with redis.Redis.from_url(valkey_url) as client:
+        exact = {"versions": applied, "state": "ready", "replicas": {url: {"condition": "ok", "residency": "exact"}}}
+        for name in ("r1", "r2"):
+            client.set(f"saltroute:router:{name}", json.dumps(exact), ex=60)
+    assert town.owner.get("/t/acorn/pools").content.decode().count('<span class="pill">KV events</span>') == 1
     assert "applied by 2 of 3 routers" in town.owner.get("/t/acorn/applied").content.decode()
 
 
