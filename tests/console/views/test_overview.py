@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from deploy.local import demo
 from routing.core.record import CauseRecord
 from routing.core.replica_state import ReplicaState
 from routing.models import Endpoint, RecordAccount
@@ -258,3 +263,21 @@ def test_a_new_tenant_is_told_what_to_run(town: Town) -> None:
     with tenant_scope(town.birch.tenant_id):
         Endpoint.objects.all().delete()
     assert "manage.py apply" in town.stranger.get("/t/birch").content.decode()
+
+
+def test_the_declaration_of_an_empty_page_can_be_tried_as_printed(town: Town, tmp_path: Path) -> None:
+    """With the interpreter of the README, and beside a running demo, whose replicas have addresses of their own."""
+    with tenant_scope(town.birch.tenant_id):
+        Endpoint.objects.all().delete()
+    page = html.unescape(town.stranger.get("/t/birch").content.decode())
+    shown = re.search(r"<code id=\"declare\">cat > saltroute.yaml <<'END'\n(.+)\nEND\n(.+)</code>", page, re.DOTALL)
+    assert shown
+    assert shown[2] == ".venv/bin/python manage.py apply -f saltroute.yaml --dry-run"
+    file = tmp_path / "saltroute.yaml"
+    file.write_text(shown[1])
+    url = yaml.safe_load(shown[1])["tenants"][0]["endpoints"][0]["replicas"][0]["url"]
+    assert url not in demo.DECLARATION.read_text()
+    assert "http://127.0.0.1:9001" in demo.DECLARATION.read_text()
+    out = io.StringIO()
+    call_command("apply", "-f", str(file), "--dry-run", stdout=out)
+    assert "my-model" in out.getvalue()
