@@ -60,8 +60,6 @@ class Supervisor:
             try:
                 if not self._home.root.exists():  # a start that is refused leaves no new folder; in an old one, what is left over may hold the ports
                     self._options.check_ports()
-                if not self._home.root.exists():  # where nothing is left over from an earlier run that could hold a port of ours
-                    self._options.check_ports()
                 self._home.make()
                 with self._locked():
                     return self._run_locked()

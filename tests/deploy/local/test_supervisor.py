@@ -214,20 +214,6 @@ def test_a_taken_port_is_one_line_that_names_the_variable(home: Home, variable: 
     assert f"set {variable} to another port" in line
 
 
-@pytest.mark.parametrize("made", [False, True])
-def test_a_refused_first_start_leaves_no_home(home: Home, made: bool) -> None:
-    """One that was there stays."""
-    fresh = home if made else Home(home.root / "inner")
-    with socket.socket() as taken:
-        port = free_run(FIRST_EPHEMERAL_PORT - 2000, 1)
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        run = Run(fresh, module="deploy.local", ROUTER_PORT=str(port))
-        assert run.process.wait(PATIENCE_S) == 1
-    assert f"port {port} " in run.text()
-    assert fresh.root.exists() == made
-
-
 @pytest.mark.parametrize(("name", "value"), [("ROUTER_PORT", "eighty"), ("CONTROL_PORT", "0"), ("FLEET", "-1"), ("FLEET", "1000")])
 def test_a_malformed_setting_is_one_line_that_names_it(home: Home, name: str, value: str) -> None:
     run = Run(home, module="deploy.local", **{name: value})
