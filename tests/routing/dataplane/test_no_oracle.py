@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -120,6 +121,8 @@ def _work(refused: Callable[[], object]) -> list[str]:
         if event == "call":
             called.append(frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
 
+    gc.collect()
+    gc.disable()  # whose callbacks, where a library set one, are no work of ours
     sys.setprofile(note)
     try:
         refused()
@@ -127,6 +130,7 @@ def _work(refused: Callable[[], object]) -> list[str]:
         return called
     finally:
         sys.setprofile(None)
+        gc.enable()
     raise AssertionError("not refused")
 
 

@@ -35,7 +35,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 REPOSITORY = Path(__file__).parents[3]
 RECORDS = 5000
 STORED = RECORDS - 500 - 300  # lost with Valkey's memory, dropped at a full queue
-QUEUE = 1500
+QUEUE = 1500  # records: what one tenant alone may have of a queue of BOUND
+BOUND = 1714
 DEADLINE_S = 90.0
 PASSWORDS = {user: f"password of {user}" for user in USERS}
 
@@ -98,7 +99,7 @@ class Sender:
     def __init__(self, tenant: Made, valkey_url: str, runner: asyncio.Runner) -> None:
         self.made: dict[uuid.UUID, DecisionRecord] = {}
         self.metrics = Metrics()
-        self.telemetry = Telemetry(router_id="r1", records_key=secret("RECORDS_KEY"), queue_bound=QUEUE, stream_maxlen=100_000, metrics=self.metrics)
+        self.telemetry = Telemetry(router_id="r1", records_key=secret("RECORDS_KEY"), queue_bound=BOUND, stream_maxlen=100_000, metrics=self.metrics)
         self._tenant, self._url, self._runner = tenant, valkey_url, runner
 
     def make(self, count: int) -> None:
