@@ -125,7 +125,8 @@ _TRUST_CAUSE = {
     "block_size": Term("another block size", "What is reused comes in multiples of another block size than the engine told."),
     "events_lost": Term("reports lost", "Reports of the engine were lost."),
     "eviction_faster_than_events": Term(
-        "evicts while requests wait", "The engine drops blocks between the decision and the moment the request begins."
+        "evicts while requests wait",
+        "The engine drops blocks between the decision and the moment the request begins: its cache is too small for what is asked of it at once.",
     ),
     "unknown": Term("cause unknown", "The answers do not say why."),
 }

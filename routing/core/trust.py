@@ -46,6 +46,7 @@ BAD_KAPPA = 0.7
 GOOD_SHARE_EXACT = 0.75
 GOOD_KAPPA = 0.85
 MAX_FAILURES = 3  # relearnings in vain until somebody must look
+FULL_SHARE = 0.9  # of a cache that the router's own traffic fills: from there on each prompt pushes another out
 RETRY_S = 600.0  # until the first new attempt; doubles
 MAX_RETRY_S = 3600.0
 _HOPELESS = frozenset({"template_mismatch", "block_size"})  # what no relearning repairs
@@ -153,7 +154,7 @@ class Ledger:
 def cause(ledger: Ledger, *, block_tokens: int | None, gaps: int) -> Cause:
     """What most likely makes the predictions in the window fail; ``gaps`` are events lost during it. The most certain evidence comes first."""
     columns = [list(ledger.recent[column::_COLUMNS]) for column in range(_COLUMNS)]
-    matched, cached, ages, pressures, differences, _ = columns
+    matched, cached, ages, pressures, differences, histories = columns
     known = [difference for difference in differences if difference != _UNKNOWN]
     if len(known) >= ENOUGH and sum(difference != 0 for difference in known) * 2 >= len(known):
         return "template_mismatch"
@@ -161,7 +162,7 @@ def cause(ledger: Ledger, *, block_tokens: int | None, gaps: int) -> Cause:
         return "block_size"
     if gaps > 0:
         return "events_lost"
-    if _shortfall_grows(matched, cached, ages) or _shortfall_grows(matched, cached, pressures):
+    if _shortfall_grows(matched, cached, ages) or _shortfall_grows(matched, cached, pressures) or _pushed_out(matched, cached, pressures, histories):
         return "eviction_faster_than_events"
     return "unknown"
 
@@ -181,6 +182,18 @@ def _shortfall_grows(matched: Sequence[float], cached: Sequence[float], measure:
     low = sum(short for _, short in pairs[:half]) / half
     high = sum(short for _, short in pairs[-half:]) / half
     return high >= 0.15 and high >= 2 * low
+
+
+def _pushed_out(matched: Sequence[float], cached: Sequence[float], pressures: Sequence[float], histories: Sequence[float]) -> bool:
+    """Whether most predictions that fell short were of prompts that history had forgotten by half or more, at a full cache.
+
+    History forgets in the order in which the router's own traffic fills the cache: what it no longer expects was pushed out by that, and the events
+    that will say so are late. An engine whose events are wrong disappoints history as well.
+    """
+    rows = zip(matched, cached, pressures, histories, strict=True)
+    short = [(most, pressure, history) for most, one, pressure, history in rows if most - one > HISTORY_ROUNDING_TOKENS and history != _UNKNOWN]
+    pushed_out = sum(pressure >= FULL_SHARE and 2 * history <= most for most, pressure, history in short)
+    return len(short) >= ENOUGH and 2 * pushed_out >= len(short)
 
 
 @dataclass(frozen=True, slots=True)

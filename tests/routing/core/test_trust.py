@@ -29,6 +29,7 @@ from routing.core.trust import (
     engine_rule,
     summary,
 )
+from routing.core.trust import cause as name_cause
 
 BLOCK = 16
 NEXT: dict[Verdict, set[Verdict]] = {"fine": {"relearn"}, "relearn": {"fine", "demote", "flag"}, "demote": {"relearn"}, "flag": {"relearn"}}
@@ -302,6 +303,18 @@ def test_a_shortfall_that_grows_with_age_or_pressure_speaks_of_eviction(measure:
         return answer(blocks * BLOCK, blocks * BLOCK - 2 * BLOCK if low else 3 * BLOCK, **dict[str, Any]({measure: 0.1 if low else 2.0}))
 
     assert named(make) == "eviction_faster_than_events"
+
+
+@pytest.mark.parametrize(
+    ("pressure", "history", "cause"),
+    [(1.0, 256, "eviction_faster_than_events"), (0.5, 256, "unknown"), (1.0, 1024, "unknown"), (1.0, None, "unknown")],
+)
+def test_prompts_that_a_full_cache_has_pushed_out_of_history_too_speak_of_eviction(pressure: float, history: int | None, cause: str) -> None:
+    """Under load a cache is full at every answer and events have no age, so neither grows. Where events are wrong, history disappoints too."""
+    account = Trust()
+    for number in range(4 * WINDOW):
+        account.events.observe(answer(1600, 1584 if number % 3 == 0 else 272, history_tokens=history, pressure=pressure), 0.0)
+    assert name_cause(account.events, block_tokens=BLOCK, gaps=0) == cause
 
 
 def test_a_shortfall_whatever_the_age_does_not() -> None:
