@@ -1187,6 +1187,13 @@ _MEASURES = [
         ("tests/routing/dataplane/test_causes.py::test_a_pool_of_somebody_else_is_not_passed_for_an_own_one",),
     ),
     Mutant(
+        "an engine that only others have still counts as another pool of the tenant's",
+        "routing/dataplane/causes.py",
+        'return "apart" if any(replica.url == compared.target for other in others for replica in other.reaches) else "lost"',
+        'return "apart" if others else "lost"',
+        ("tests/routing/dataplane/test_causes.py::test_what_went_to_another_pool_is_no_lost_replica",),
+    ),
+    Mutant(
         "what a platform's replica did is told to each tenant",
         "routing/dataplane/replica_states.py",
         "yield pool.owner_tenant_id, entry.id, entry.url",
