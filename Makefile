@@ -27,6 +27,7 @@ test: install-dev
 
 check: install-dev
 	$(VENV)/ruff check .
+	$(VENV)/ruff format --check --quiet .
 	$(VENV)/mypy $(PACKAGES) tests manage.py
 	$(VENV)/lint-imports
 	$(VENV)/python -m deploy.checks.size

@@ -104,9 +104,7 @@ def _put_database(connection: psycopg.Connection[tuple[object, ...]], database: 
     if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database]).fetchone() is None:
         # an administrator who is no superuser can give a database only to a role that it belongs to
         connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(OWNER)))
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} OWNER {} ENCODING 'UTF8' TEMPLATE template0").format(name, sql.Identifier(OWNER))
-        )
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {} ENCODING 'UTF8' TEMPLATE template0").format(name, sql.Identifier(OWNER)))
     is_owner = connection.execute("SELECT pg_get_userbyid(datdba) = %s FROM pg_database WHERE datname = %s", [OWNER, database]).fetchone()
     if is_owner != (True,):
         connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(OWNER)))

@@ -123,7 +123,5 @@ def _add(*, tenant_id: UUID, actor: Actor, root: bytes, version: int, action: st
     wrapped = keyring.wrap_tenant_key(root, key, secrets.token_bytes(keyring.NONCE_BYTES))
     row = TenantKeyVersion.objects.create(tenant_id=tenant_id, version=version, wrapped=wrapped)
     slug = Tenant.objects.values_list("slug", flat=True).get(id=tenant_id)
-    changes.record(
-        tenant_id=tenant_id, actor=actor, action=action, object_id=row.id, object_label=slug, after={"version": version}, reason=reason
-    )
+    changes.record(tenant_id=tenant_id, actor=actor, action=action, object_id=row.id, object_label=slug, after={"version": version}, reason=reason)
     return version

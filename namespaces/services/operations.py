@@ -164,4 +164,3 @@ def perform_open(*, roots: Roots, go_on: Callable[[], bool]) -> int:
             _log.info("operations on keys go on in the next sweep")
             break
     return found
-

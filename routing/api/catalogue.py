@@ -160,9 +160,7 @@ class AdapterCollection(TenantView):
         """Of a model that is declared."""
         wanted = parse(request, shapes.AdapterNew)
         model_id = queries.model(self.tenant_id, wanted.model).id
-        row = catalogue.create_adapter(
-            tenant_id=self.tenant_id, actor=self.actor, model_id=model_id, name=wanted.name, revision=wanted.revision
-        )
+        row = catalogue.create_adapter(tenant_id=self.tenant_id, actor=self.actor, model_id=model_id, name=wanted.name, revision=wanted.revision)
         return self.changed(rows.adapter(row), status=201)
 
 

@@ -17,9 +17,7 @@ def scope_levels(path: str, scopes: Mapping[str, ScopeEntry]) -> tuple[ScopeLeve
     Raises:
         KeyError: an ancestor is missing from the snapshot; no identity can be built, so the request must be refused.
     """
-    return tuple(
-        ScopeLevel(id=scopes[level].id, segment=level.rsplit("/", 1)[-1], version=scopes[level].version) for level in ancestors(path)
-    )
+    return tuple(ScopeLevel(id=scopes[level].id, segment=level.rsplit("/", 1)[-1], version=scopes[level].version) for level in ancestors(path))
 
 
 def _artifact(reference: ArtifactRef) -> Artifact:

@@ -84,9 +84,7 @@ def create_model(*, tenant_id: UUID, actor: Actor, **fields: Unpack[ModelFields]
     support.within(ModelSpec.objects.filter(tenant_id=tenant_id).count(), MAX_MODELS, "models per tenant")
     with refuse_on(model_name_per_tenant=Conflict(_NAME_TAKEN, field="name")):
         model = ModelSpec.objects.create(tenant_id=tenant_id, **columns)
-    changes.record(
-        tenant_id=tenant_id, actor=actor, action="model.create", object_id=model.id, object_label=model.name, after=support.shown(columns)
-    )
+    changes.record(tenant_id=tenant_id, actor=actor, action="model.create", object_id=model.id, object_label=model.name, after=support.shown(columns))
     return model
 
 

@@ -111,9 +111,7 @@ def create(*, tenant_id: UUID, actor: Actor, name: str, isolation: str = "audite
     return pool
 
 
-def update(
-    *, tenant_id: UUID, actor: Actor, pool_id: UUID, name: str | None = None, isolation: str | None = None, platform: bool = False
-) -> Pool:
+def update(*, tenant_id: UUID, actor: Actor, pool_id: UUID, name: str | None = None, isolation: str | None = None, platform: bool = False) -> Pool:
     """Rename a pool or change its isolation mode; what is None stays.
 
     Raises:
@@ -204,20 +202,14 @@ def grant(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID, wei
         row, created = PoolGrant.objects.get_or_create(tenant_id=grantee_id, pool=pool, defaults={"weight": wanted})
         before, after = ({}, {}) if created else support.apply_changes(row, {} if weight is None else {"weight": wanted})
         if created:
-            changes.record(
-                tenant_id=grantee_id, actor=system("platform"), action="pool_grant.create", object_id=pool.id, object_label=pool.name
-            )
+            changes.record(tenant_id=grantee_id, actor=system("platform"), action="pool_grant.create", object_id=pool.id, object_label=pool.name)
         elif after:
-            changes.record(
-                tenant_id=grantee_id, actor=system("platform"), action="granted_pool.change", object_id=pool.id, object_label=pool.name
-            )
+            changes.record(tenant_id=grantee_id, actor=system("platform"), action="granted_pool.change", object_id=pool.id, object_label=pool.name)
     if created or after:
         action = "pool_grant.create" if created else "pool_grant.update"
         held = {"tenant": grantee.slug, "weight": row.weight}
         earlier = {"tenant": grantee.slug, **before} if before else None
-        changes.record(
-            tenant_id=tenant_id, actor=actor, action=action, object_id=pool.id, object_label=pool.name, before=earlier, after=held
-        )
+        changes.record(tenant_id=tenant_id, actor=actor, action=action, object_id=pool.id, object_label=pool.name, before=earlier, after=held)
     return row
 
 
@@ -245,6 +237,4 @@ def withdraw(*, tenant_id: UUID, actor: Actor, pool_id: UUID, grantee_id: UUID) 
         row.delete()
         changes.record(tenant_id=grantee_id, actor=system("platform"), action="pool_grant.delete", object_id=pool.id, object_label=pool.name)
         slug = Tenant.objects.values_list("slug", flat=True).get(id=grantee_id)
-    changes.record(
-        tenant_id=tenant_id, actor=actor, action="pool_grant.delete", object_id=pool.id, object_label=pool.name, before={"tenant": slug}
-    )
+    changes.record(tenant_id=tenant_id, actor=actor, action="pool_grant.delete", object_id=pool.id, object_label=pool.name, before={"tenant": slug})

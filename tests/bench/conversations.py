@@ -186,9 +186,7 @@ async def measure(policy: str, *, conversations: int, turns: int, seed: int) -> 
     engine = EngineConfig(blocks=BLOCKS, time=TimeModel(speed=0.5))
     replica = ReplicaConfig(engine=engine, model=MODEL, recorded_requests=64)
     with tempfile.TemporaryDirectory() as state:
-        config = Config(
-            router_id="bench", state_dir=Path(state), valkey_url=None, port=0, internal_port=0, allowed_ranges=rig.LOOPBACK, scrape_s=1.0
-        )
+        config = Config(router_id="bench", state_dir=Path(state), valkey_url=None, port=0, internal_port=0, allowed_ranges=rig.LOOPBACK, scrape_s=1.0)
         async with running_fleet(replica, replicas=REPLICAS) as fleet, aiohttp.ClientSession() as client:
             router = Router(config, rig.SECRETS)
             await router.start()

@@ -69,8 +69,7 @@ def evidence(run: AuditRun, target: Target, findings: Findings, *, slug: str, bu
         "discarded_rounds": findings.discarded_rounds,
         "times": _times(findings.times),
         "cases": [
-            {**shown, "times": _times(tried.times), "probes": _probes(tried)}
-            for shown, tried in zip(cases(findings), findings.tried, strict=True)
+            {**shown, "times": _times(tried.times), "probes": _probes(tried)} for shown, tried in zip(cases(findings), findings.tried, strict=True)
         ],
     }
 

@@ -34,7 +34,11 @@ tenants:
 def test_ports_follow_the_fleet() -> None:
     (pool,) = demo.with_ports(DECLARED, FleetPorts(count=2, http=9401, kv_events=9501, replay=9601))["pools"]
     second = pool["replicas"][1]
-    assert second == {"name": "b", "url": "http://127.0.0.1:9402", "kv_events": {"endpoint": "tcp://127.0.0.1:9502", "replay": "tcp://127.0.0.1:9602"}}
+    assert second == {
+        "name": "b",
+        "url": "http://127.0.0.1:9402",
+        "kv_events": {"endpoint": "tcp://127.0.0.1:9502", "replay": "tcp://127.0.0.1:9602"},
+    }
 
 
 def test_the_usual_ports_change_nothing() -> None:

@@ -135,4 +135,3 @@ def test_no_answer_holds_key_material(acorn: House, platform: Api) -> None:
     kept = [bytes(row.wrapped) for row in rows] + [BOTH.unwrap(acorn.id, row.version, bytes(row.wrapped)).secret for row in rows]
     told = b"".join(acorn.api().get(path).content for path in ("tenant-key", "key-operations", "audit-log")) + platform.get("root-key").content
     assert not [value for value in (*kept, OLD, NEW) if value in told or value.hex().encode() in told]
-

@@ -21,9 +21,7 @@ def test_a_clear_shift_is_found_and_its_reverse_is_not() -> None:
 def test_equal_distributions_reject_no_more_often_than_promised() -> None:
     """2,000 null comparisons at 1 %: the bound is conservative, so at most 1.5 % may reject."""
     draw = random.Random(11)
-    rejected = sum(
-        ks_faster_p([draw.random() for _ in range(100)], [draw.random() for _ in range(100)]) < 0.01 for _ in range(2000)
-    )
+    rejected = sum(ks_faster_p([draw.random() for _ in range(100)], [draw.random() for _ in range(100)]) < 0.01 for _ in range(2000))
     assert 0 < rejected <= 30
 
 

@@ -88,12 +88,8 @@ ALWAYS: dict[str, Callable[[Subject], Subject]] = {
     "template revision": lambda s: replace(s, chat_template=replace(s.chat_template, revision=_other(s.chat_template.revision))),
     "adapter": lambda s: replace(s, adapter=None if s.adapter else Adapter("", "", 0)),
     "adapter name": lambda s: replace(s, adapter=replace(s.adapter, name=_other(s.adapter.name)) if s.adapter else Adapter("x", "", 0)),
-    "adapter revision": lambda s: replace(
-        s, adapter=replace(s.adapter, revision=_other(s.adapter.revision)) if s.adapter else Adapter("", "x", 0)
-    ),
-    "adapter generation": lambda s: replace(
-        s, adapter=replace(s.adapter, generation=s.adapter.generation + 1) if s.adapter else Adapter("", "", 1)
-    ),
+    "adapter revision": lambda s: replace(s, adapter=replace(s.adapter, revision=_other(s.adapter.revision)) if s.adapter else Adapter("", "x", 0)),
+    "adapter generation": lambda s: replace(s, adapter=replace(s.adapter, generation=s.adapter.generation + 1) if s.adapter else Adapter("", "", 1)),
     "context added": lambda s: replace(s, context=(*s.context, ("a name that no strategy draws", ""))),
     "context version": lambda s: replace(s, context=tuple((name, version + "x") for name, version in s.context) or (("", ""),)),
     "multimodal processor": lambda s: replace(s, multimodal_processor=_other(s.multimodal_processor)),

@@ -47,9 +47,7 @@ def test_the_matrix_of_roles_holds_on_every_route(acorn: House) -> None:
 
 def test_every_route_needs_a_credential(db: None) -> None:
     """No route answers a stranger, and each refuses with the same bytes."""
-    answers = [
-        (method, Api().call(method, _path(route))) for route, view in _views() for method in view().allowed_methods
-    ]
+    answers = [(method, Api().call(method, _path(route))) for route, view in _views() for method in view().allowed_methods]
     assert {answer.status_code for _, answer in answers} == {401}
     assert len({answer.content for method, answer in answers if method != "HEAD"}) == 1
     assert len(answers) > 25

@@ -31,9 +31,7 @@ def tenant() -> Tenant:
 
 def _declare(tenant: Tenant, **options: Any) -> tuple[ApiKey, list[str]]:
     with tenant_scope(tenant.id):
-        return api_keys.declare_inference(
-            tenant_id=tenant.id, actor=ACTOR, now=timezone.now(), **{"name": "app", "own_secret": OWN, **options}
-        )
+        return api_keys.declare_inference(tenant_id=tenant.id, actor=ACTOR, now=timezone.now(), **{"name": "app", "own_secret": OWN, **options})
 
 
 def test_a_declared_key_is_issued_once_and_then_left_alone(tenant: Tenant) -> None:
