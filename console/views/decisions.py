@@ -84,6 +84,7 @@ class DecisionPage(TenantPage):
         seen = disclose(record, own_replica_ids=None if self.caller.seat.platform else own)
         terms = [name for name in SCORERS if any(name in one.terms for one in seen.candidates)]
         terms += sorted({name for one in seen.candidates for name in one.terms} - set(terms))
+        counting = [name for name in terms if any(one.terms.get(name) for one in seen.candidates)]
         context = {
             "record": record,
             "seen": seen,
@@ -93,10 +94,12 @@ class DecisionPage(TenantPage):
             "sentence": why.sentence(record, seen),
             "tone": why.tone(record),
             "terms": terms,
+            "counting": counting,
+            "silent": [name for name in terms if name not in counting],
             "weighted": record.policy == "weighted",
             "left_s": why.left_s(record),
             "in_any_case": _in_any_case(record),
-            "candidates": [(one, [(name, one.terms.get(name)) for name in terms]) for one in seen.candidates],
+            "candidates": [(one, [(name, one.terms.get(name)) for name in counting]) for one in seen.candidates],
             "chart": _chart(seen),
             "time_chart": _time_chart(seen),
             "key_name": keys.name(self.tenant_id, record.key_id),
@@ -134,6 +137,6 @@ def _time_chart(seen: Disclosed) -> charts.StackedBars | None:
 
 def _terms(candidate: CandidateOut) -> list[tuple[str, float]]:
     """In the order of the register. A policy that scores no seconds still has an estimate, which is then the one bar."""
-    ordered = [(name, candidate.terms[name]) for name in SCORERS if name in candidate.terms]
+    ordered = [(name, candidate.terms[name]) for name in SCORERS if candidate.terms.get(name)]
     ordered += sorted((name, value) for name, value in candidate.terms.items() if name not in SCORERS)
     return ordered or [(EXPECTED, candidate.expected_ttft_s or 0.0)]

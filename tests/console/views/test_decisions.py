@@ -334,6 +334,21 @@ def test_legends_say_every_part_and_every_term_of_a_score_in_words(town: Town, a
     assert [label for label in (causes | scores).values() if f"{label} " not in titles] == []
 
 
+def test_terms_that_are_nothing_for_all_candidates_are_named_and_have_no_column(town: Town, as_owner: AsOwner) -> None:
+    """The table is as wide as what decided; what decided nothing is said once."""
+    first = rows.candidate(town.acorn.replica_ids[0], "a", terms={"wait": 0.0, "prefill": 0.2, "tier": 0.0}, expected_ttft_s=0.2)
+    other = rows.candidate(town.acorn.replica_ids[1], "b", terms={"wait": 0.3, "prefill": 0.2, "tier": 0.0}, expected_ttft_s=0.5)
+    made = rows.record(town.acorn, candidates=(first, other))
+    rows.store(as_owner, town.acorn, made)
+    page = town.owner.get(f"/t/acorn/decisions/{made.id}").content.decode()
+    table = page.split("<h2>Candidates</h2>", 1)[1].split("</table>", 1)[0]
+    words = {name: glossary.label("score", name) for name in ("wait", "prefill", "tier")}
+    assert [f'data-label="{words[name]}"' in table for name in ("wait", "prefill", "tier")] == [True, True, False]
+    said = table.split("</header>", 1)[0]
+    assert "0 for all of them" in said
+    assert [words[name] in said for name in ("wait", "prefill", "tier")] == [False, False, True]
+
+
 def test_where_a_policy_scores_no_seconds_the_legend_says_what_is_drawn(town: Town, as_owner: AsOwner) -> None:
     mine = rows.candidate(town.acorn.replica_ids[0], "a", terms={}, expected_ttft_s=0.3)
     made = rows.record(town.acorn, policy="round_robin", candidates=(mine,))
