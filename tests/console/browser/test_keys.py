@@ -64,7 +64,7 @@ def test_a_person_issues_a_key_sees_it_once_revokes_it_and_reads_a_decision(
     # Reads a decision.
     page.get_by_role("navigation", name="acorn").get_by_role("link", name="Decisions").click()
     page.locator("tbody a").first.click()
-    assert "replica a held 1,008 of 1,200 prompt tokens" in page.locator("#answer").inner_text()
+    assert "Replica a held 1,008 of 1,200 prompt tokens" in page.locator("#answer").inner_text()
     assert page.get_by_role("img", name="Score terms").locator("rect").count() == 7
     assert visit.sideways() == []
 
