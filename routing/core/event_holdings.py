@@ -169,6 +169,9 @@ class Holdings:
         del segment.group.known[block.hash]
         segment.drop(block)
         self.blocks -= 1
+        if not segment.held:  # a namespace that comes no more would keep a table as large as it ever was
+            del segment.group.segments[segment.name.ns_key]
+            del self.segments[segment.number]
 
     def empty(self, table: Table) -> None:
         """Forget all of a table's blocks."""

@@ -106,6 +106,17 @@ def test_a_removal_is_remembered_for_a_while_by_the_block_that_a_prompt_misses()
     assert _removed_s(index, "abc") == 20.0
 
 
+def test_a_namespace_of_which_nothing_is_left_keeps_no_table() -> None:
+    """Namespaces come and go by the thousand, and an emptied table is as large as it ever was."""
+    index = _index("A", "B")
+    index.apply(TARGET, batch(_root([1, 2], "ab"), _root([3], "x", "B")), 0.0)
+    assert len(index._contents.segments) == 2
+    index.apply(TARGET, batch(Removed((1, 2))), 0.0)
+    assert (len(index._contents.segments), _match(index, "ab"), _match(index, "x", "B")) == (1, 0, 1)
+    index.apply(TARGET, batch(_root([5, 6], "ab"), Removed((3,))), 0.0)
+    assert (len(index._contents.segments), _match(index, "ab"), _match(index, "x", "B")) == (1, 2, 0)
+
+
 def test_a_copy_or_a_tier_that_stays_is_no_removal() -> None:
     index = _holding(_root([1, 2], "ab"), stored([2], "b", parent=1))
     index.apply(TARGET, batch(Removed((2,))), 5.0)
