@@ -26,16 +26,21 @@ class Shares:
         """What an owner holds now."""
         return self._held.get(owner, 0)
 
-    def take(self, owner: Hashable, amount: int = 1) -> bool:
-        """Let an owner hold ``amount`` (>= 0) more; False: its share is used up, or too little is left, and nothing was taken."""
+    def room(self, owner: Hashable, amount: int = 1) -> bool:
+        """Whether an owner may hold ``amount`` (>= 0) more."""
         if not amount:  # an owner may hold more than its share once others took what was left
             return True
-        free, held = self.whole - self.used, self._held.get(owner, 0)
-        if amount > free or held + amount > FACTOR * free:
+        free = self.whole - self.used
+        return amount <= free and self.held(owner) + amount <= FACTOR * free
+
+    def take(self, owner: Hashable, amount: int = 1) -> bool:
+        """Let an owner hold ``amount`` (>= 0) more; False: its share is used up, or too little is left, and nothing was taken."""
+        if not self.room(owner, amount):
             self.refused += 1
             return False
-        self.used += amount
-        self._held[owner] = held + amount
+        if amount:
+            self.used += amount
+            self._held[owner] = self.held(owner) + amount
         return True
 
     def give_back(self, owner: Hashable, amount: int = 1) -> None:

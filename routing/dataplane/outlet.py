@@ -45,9 +45,9 @@ class Outlet:
         self._queue: Backlog[tuple[str, bytes]] = Backlog(bound=queue_bound, batch=BATCH, retry_s=RETRY_S, retry_max_s=RETRY_MAX_S)
         self._shares = Shares(queue_bound)  # by tenant: one that asks much while Valkey is away leaves room for the others' entries
 
-    @property
-    def full(self) -> bool:
-        return self._queue.full
+    def room(self, tenant_id: str) -> bool:
+        """Whether another entry of a tenant would be queued: what would be dropped need not be made."""
+        return self._shares.room(tenant_id)
 
     def put(self, tenant_id: str, data: bytes) -> None:
         """Queue an entry, or drop and count it."""

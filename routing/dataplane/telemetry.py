@@ -56,10 +56,11 @@ class Telemetry(Outlet):
     def add(self, entry: DecisionRecord) -> None:
         """Queue a record, or drop and count it."""
         self._serial += 1
-        if self.full:
+        tenant_id = str(entry.tenant_id)
+        if not self.room(tenant_id):
             self._dropped.inc()
             return
-        self.put(str(entry.tenant_id), record.encode(msgspec.structs.replace(entry, boot_ms=self._boot_ms, serial=self._serial)))
+        self.put(tenant_id, record.encode(msgspec.structs.replace(entry, boot_ms=self._boot_ms, serial=self._serial)))
 
     def waiting(self) -> list[DecisionRecord]:
         """The records not sent yet, oldest first; for status and tests."""

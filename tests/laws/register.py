@@ -1160,10 +1160,10 @@ _COUNTED_ONCE = [
     Mutant(
         "records: a dropped one takes no number",
         "routing/dataplane/telemetry.py",
-        """        if self.full:
+        """        if not self.room(tenant_id):
             self._dropped.inc()
             return""",
-        """        if self.full:
+        """        if not self.room(tenant_id):
             self._dropped.inc()
             self._serial -= 1
             return""",
