@@ -170,8 +170,11 @@ class Holdings:
         segment.drop(block)
         self.blocks -= 1
         if not segment.held:  # a namespace that comes no more would keep a table as large as it ever was
-            del segment.group.segments[segment.name.ns_key]
-            del self.segments[segment.number]
+            self._forget(segment)
+
+    def _forget(self, segment: Segment) -> None:
+        del segment.group.segments[segment.name.ns_key]
+        del self.segments[segment.number]
 
     def empty(self, table: Table) -> None:
         """Forget all of a table's blocks."""
@@ -209,8 +212,7 @@ class Holdings:
         owner.blocks -= len(segment.held)
         self.blocks -= len(segment.held)
         segment.held.clear()
-        del segment.group.segments[segment.name.ns_key]
-        del self.segments[segment.number]
+        self._forget(segment)
 
     # -- bounds -------------------------------------------------------------------------------------------------------------------------------------
 
