@@ -20,10 +20,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from routing.core.byte_budget import ByteBudget
+from routing.core.divergence import Turns
 from routing.core.event_index import EventIndex
 from routing.core.links import Links
 from routing.dataplane import doors, upstream
 from routing.dataplane.captures import CaptureDesk
+from routing.dataplane.causes import Causes
 from routing.dataplane.checks import CheckDoor
 from routing.dataplane.config import Config, Secrets
 from routing.dataplane.event_metrics import EventCollector
@@ -96,6 +98,7 @@ class Router:
             holdings=Holdings(config),
             tokens=TokenDesk(prompts=Prompts(catalogue=config.catalogue)),
             events=EventIndex(budget_bytes=config.event_index_bytes),
+            causes=Causes(Turns(budget_bytes=config.turns_bytes)),
             kv_waiting=ByteBudget(whole_bytes=config.kv_waiting_bytes),
             links=Links(open_s=config.breaker_open_s),
         )

@@ -89,6 +89,7 @@ class Config:
     kv_replay_s: float = 5.0
     kv_retry_s: float = 0.5
     event_index_bytes: int = 1024 * 1024 * 1024
+    turns_bytes: int = 64 * 1024 * 1024  # of prints of conversations' last turns
     quota_routers: int = 1  # that share the limits of quotas, until Valkey has said how many there are
     kv_waiting_bytes: int = 256 * 1024 * 1024  # of KV events received and not applied yet, over all engines
     name_ranks: bool = True  # requests name the data-parallel rank of an engine of several that takes it
@@ -159,6 +160,7 @@ def _config(env: Mapping[str, str]) -> Config:
         kv_replay_s=number("ROUTER_KV_REPLAY_S", default.kv_replay_s),
         kv_retry_s=number("ROUTER_KV_RETRY_S", default.kv_retry_s),
         event_index_bytes=read.integer("ROUTER_EVENT_INDEX_BYTES", default.event_index_bytes, low=1024 * 1024, env=env),
+        turns_bytes=read.integer("ROUTER_TURNS_BYTES", default.turns_bytes, low=1024 * 1024, env=env),
         quota_routers=read.integer("ROUTER_QUOTA_ROUTERS", default.quota_routers, low=1, high=1000, env=env),
         kv_waiting_bytes=read.integer("ROUTER_KV_WAITING_BYTES", default.kv_waiting_bytes, low=16 * 1024 * 1024, env=env),
         name_ranks=read.flag("ROUTER_NAME_RANKS", default.name_ranks, env=env),

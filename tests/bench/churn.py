@@ -15,7 +15,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,9 @@ REPLICAS = 4
 MODEL = "m-7b"
 BLOCK_TOKENS = 16
 CHURN_BLOCKS, KILL_BLOCKS = 1000, 4000
-CHURN = Mix(chats=1.0, agents=0.4, documents=0.8, pause_s=1.5)
+CHURN_SPEED, KILL_SPEED = 6.0, 0.5
+CHURN = Mix(chats=6.0, agents=1.5, documents=3.0, pause_s=1.5)
+CHURN_SETTINGS = {"ROUTER_TURNS_BYTES": str(4 * 2**20)}  # a bound that is not reached within the run would look like a leak
 KILL = Mix(chats=0.8, agents=0.15, pause_s=4.0)
 SAMPLE_S = 10.0
 KEYS = (rig.KEY_A, rig.KEY_A_EMEA)
@@ -42,16 +44,19 @@ DROPS = ("dropped", "evicted", "lost", "refused", "gap", "missed")
 
 
 @asynccontextmanager
-async def standing(blocks: int, *, events: bool = True) -> AsyncIterator[tuple[RouterProcess, Fleet, aiohttp.ClientSession]]:
+async def standing(
+    blocks: int, *, speed: float, events: bool = True, settings: dict[str, str] | None = None
+) -> AsyncIterator[tuple[RouterProcess, Fleet, aiohttp.ClientSession]]:
     """A fleet in this process and a router in its own."""
-    engine = EngineConfig(blocks=blocks, block_size_tokens=BLOCK_TOKENS, max_model_len_tokens=(blocks - 1) * BLOCK_TOKENS, time=TimeModel(speed=0.5))
+    longest = (blocks - 1) * BLOCK_TOKENS
+    engine = EngineConfig(blocks=blocks, block_size_tokens=BLOCK_TOKENS, max_model_len_tokens=longest, time=TimeModel(speed=speed))
     port = 0 if events else None
     config = ReplicaConfig(engine=engine, model=MODEL, recorded_requests=1, kv_port=port, replay_port=port)
     with tempfile.TemporaryDirectory() as name:
         async with running_fleet(config, replicas=REPLICAS) as fleet, aiohttp.ClientSession() as session:
             folder = Path(name)
             await leave_on_disk(folder, (_tenant(fleet),))
-            router = RouterProcess(folder)
+            router = RouterProcess(folder, settings=settings or {})
             try:
                 await router.start()
                 yield router, fleet, session
@@ -66,13 +71,18 @@ def _tenant(fleet: Fleet) -> TenantSnapshot:
     return msgspec.structs.replace(document, endpoints=endpoints)
 
 
-def _salts(dialogue: Dialogue) -> str | None:
+def _third(dialogue: Dialogue) -> str | None:
     """Every third dialogue keeps to itself."""
     return f"dialogue {dialogue.number}" if dialogue.number % 3 == 0 else None
 
 
-def _clients(session: aiohttp.ClientSession, url: str, seed: int) -> list[Client]:
-    return [Client(session, url, key, MODEL, seed, patient=True, salts=_salts) for key in KEYS]
+def _two_thirds(dialogue: Dialogue) -> str | None:
+    """Two dialogues of three keep to themselves: a router remembers 4,096 namespaces of a tenant, and the run must go beyond that."""
+    return f"dialogue {dialogue.number}" if dialogue.number % 3 else None
+
+
+def _clients(session: aiohttp.ClientSession, url: str, seed: int, salts: Callable[[Dialogue], str | None]) -> list[Client]:
+    return [Client(session, url, key, MODEL, seed, patient=True, salts=salts) for key in KEYS]
 
 
 async def _hold(clients: Sequence[Client], mix: Mix, *, seconds: float, seed: int) -> None:
@@ -117,8 +127,8 @@ def _drops(metrics: dict[str, float]) -> dict[str, float]:
 
 async def churn(seconds: float, seed: int) -> Memory:
     memory = Memory()
-    async with standing(CHURN_BLOCKS) as (router, _fleet, session):
-        clients = _clients(session, router.url, seed)
+    async with standing(CHURN_BLOCKS, speed=CHURN_SPEED, settings=CHURN_SETTINGS) as (router, _fleet, session):
+        clients = _clients(session, router.url, seed, _two_thirds)
         traffic = asyncio.create_task(_hold(clients, CHURN, seconds=seconds, seed=seed))
         began_s = time.monotonic()
         while not traffic.done():
@@ -159,8 +169,8 @@ def recovered_after_s(samples: Sequence[Sample], killed_s: float, before: float,
 
 
 async def kill(seconds: float, seed: int, *, events: bool) -> None:
-    async with standing(KILL_BLOCKS, events=events) as (router, _fleet, session):
-        clients = _clients(session, router.url, seed)
+    async with standing(KILL_BLOCKS, speed=KILL_SPEED, events=events) as (router, _fleet, session):
+        clients = _clients(session, router.url, seed, _third)
         traffic = asyncio.create_task(_hold(clients, KILL, seconds=seconds, seed=seed))
         await asyncio.sleep(seconds / 2)
         killed_s = time.perf_counter() - clients[0].began_s

@@ -447,6 +447,20 @@ _OUTWARD = [
         ("tests/routing/dataplane/feeds/test_kv_sockets.py",),
     ),
     Mutant(
+        "an epoch of a shared pool's tenant spends what another build needs",
+        "routing/services/audits/orders.py",
+        "        if left < needed_tokens + kept:\n",
+        "        if left < needed_tokens:\n",
+        ("tests/routing/services/audits/test_calendar.py",),
+    ),
+    Mutant(
+        "an audit that the day's tokens refused is ordered again with every plan",
+        "routing/services/audits/calendar.py",
+        "            if _refused_lately(user, due, now):\n",
+        "            if False:\n",
+        ("tests/routing/services/audits/test_calendar.py",),
+    ),
+    Mutant(
         "one owner's events take what is another's",
         "routing/core/byte_budget.py",
         "self.used_bytes + more <= self.whole_bytes // 2",

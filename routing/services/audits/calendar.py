@@ -1,7 +1,8 @@
 """Which audits are due, and which alarms ask for one. Orders are made here; the worker of the queue ``audit`` carries them out.
 
 A replica of an audited pool is tried when it is new, when its build or generation changed, when the epochs of an endpoint on it changed, after an
-audit that could not be completed, on an alarm, and every 24 hours. At most one automatic audit in ``BETWEEN_S``, and within the day's tokens.
+audit that could not be completed, on an alarm, and every 24 hours. At most one automatic audit in ``BETWEEN_S``, and within the day's tokens; where
+they did not do for an order the engine rests for ``REFUSED_S``, else each plan would leave one more refused row.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from namespaces.audit.states import BETWEEN_CLEAN_S, Event, State
@@ -28,6 +29,7 @@ DAILY_S = 24 * 3600.0
 BETWEEN_S = BETWEEN_CLEAN_S
 ALARM_S = 120.0  # how far back alarms are looked for; the plan runs several times in that
 RESEND_S = 60.0
+REFUSED_S = 3600.0  # after an order that the day's tokens did not do for; midnight ends it too
 _log = logging.getLogger(__name__)
 
 
@@ -96,6 +98,8 @@ def order_due(due: Due, now: datetime) -> list[tuple[UUID, UUID]]:
     best: tuple[tuple[bool, float], Target] | None = None
     for user in users:
         with tenant_scope(user):
+            if _refused_lately(user, due, now):
+                return []
             for target, last in _candidates(user, due):
                 changed = last is None or last.epochs != target.epochs
                 rank = (not changed, 0.0 if last is None else last.created_at.timestamp())
@@ -104,6 +108,14 @@ def order_due(due: Due, now: datetime) -> list[tuple[UUID, UUID]]:
     if best is None or (due.trigger is None and best[0][0]):
         return []
     return _order(best[1], due.trigger or "epoch", now)
+
+
+def _refused_lately(user: UUID, due: Due, now: datetime) -> bool:
+    """Whether the engine's tokens of the day did not do for an order of this tenant. What was too little for an epoch, of which some is kept back,
+    may do for another reason; what was too little for that does for no epoch either."""
+    since = max(now - timedelta(seconds=REFUSED_S), now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
+    runs = AuditRun.objects.filter(tenant_id=user, replica_id=due.replica_id, state="refused", finished_at__gte=since).exclude(trigger="demand")
+    return (runs if due.trigger is None else runs.exclude(trigger="epoch")).exists()
 
 
 def _candidates(user: UUID, due: Due) -> Iterator[tuple[Target, AuditRun | None]]:
@@ -157,7 +169,11 @@ def alarmed(tenant_id: UUID, endpoint_id: UUID, replica_id: UUID, now: datetime)
         target = targets.again(tenant_id, endpoint_id, replica_id)
     with tenant_scope(target.owner_id):
         row = Replica.objects.filter(tenant_id=target.owner_id, id=target.replica_id).first()
-    return [] if row is None or _resting(row, now) else _order(target, "alarm", now)
+    if row is None or _resting(row, now):
+        return []
+    with tenant_scope(tenant_id):
+        refused = _refused_lately(tenant_id, Due(target.owner_id, row.id, row.pool_id, "alarm"), now)
+    return [] if refused else _order(target, "alarm", now)
 
 
 def _resend(tenant_id: UUID, now: datetime) -> None:

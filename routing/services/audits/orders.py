@@ -83,8 +83,9 @@ def order(
     return run, True
 
 
-def begin(*, run: AuditRun, target: Target, needed_tokens: int, now: datetime) -> Begun:
-    """Take the replica and its budget. ``needed_tokens`` is the least that a run makes sense with.
+def begin(*, run: AuditRun, target: Target, needed_tokens: int, now: datetime, kept_tokens: int = 0) -> Begun:
+    """Take the replica and its budget. ``needed_tokens`` is the least that a run makes sense with, ``kept_tokens`` what must be left for others
+    where it is an epoch of a tenant that asks and the budget is another's: whoever rotates all day spends no proof that everybody lives by.
 
     Raises:
         Conflict: an audit of this engine is running.
@@ -100,9 +101,11 @@ def begin(*, run: AuditRun, target: Target, needed_tokens: int, now: datetime) -
         today = now.astimezone(UTC).date()
         spent = first.audit_tokens if first.audit_day == today else 0
         left = budget_tokens(target.owner_id, rows, needed_tokens + spent, now) - spent
-        if left < needed_tokens:
+        kept = kept_tokens if run.trigger == "epoch" and target.owner_id != target.tenant_id else 0
+        if left < needed_tokens + kept:
             used = f"The replica's audits have used {spent} of {left + spent} tokens today"
-            raise LimitReached(f"{used}, and one more needs {needed_tokens}. The day ends at 00:00 UTC.")
+            others = f" and leaves {kept} for audits that no tenant's epochs ask for" if kept else ""
+            raise LimitReached(f"{used}, and one more needs {needed_tokens}{others}. The day ends at 00:00 UTC.")
         _save(rows, audit_at=now, audit_busy_until=now + timedelta(seconds=RUN_S), audit_day=today, audit_tokens=spent)
         begun = Begun(left_tokens=left, build=first.build, spent_today_tokens=spent)
         with scoping.tenant_scope(target.tenant_id):

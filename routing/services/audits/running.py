@@ -85,8 +85,9 @@ def run(tenant_id: UUID, run_id: UUID, *, clock: Callable[[], float] = time.mono
         return _refused(order, "the endpoint or the replica is gone, or out of service")
     engine = reported(url)
     facts = Facts(engine=target.engine, adapters=tuple(name for name in target.adapters if not engine.models or name in engine.models))
+    least = least_tokens(facts)
     try:
-        begun = orders.begin(run=order, target=target, needed_tokens=least_tokens(facts), now=timezone.now())
+        begun = orders.begin(run=order, target=target, needed_tokens=least, kept_tokens=RESERVED_RUNS * least, now=timezone.now())
     except Conflict:
         return None
     except (LimitReached, NotFound) as refusal:

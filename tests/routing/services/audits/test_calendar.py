@@ -164,6 +164,112 @@ def test_quarantine_ends_no_audit_before_the_repair_and_two_after(acorn: Made) -
     assert planned(at(43)) == [("acorn", "chat", "retry")]
 
 
+def refused(now: datetime) -> None:
+    """What is ordered finds the day's tokens used up."""
+    from routing.models import AuditRun
+    from tenants.queries import all_tenants
+    from tenants.scoping import tenant_scope
+
+    for ref in all_tenants():
+        with tenant_scope(ref.tenant_id):
+            AuditRun.objects.filter(tenant_id=ref.tenant_id, state="queued").update(state="refused", finished_at=now)
+
+
+def test_a_refused_order_is_not_repeated_with_every_plan(acorn: Made) -> None:
+    """An hour's rest, or until the day's tokens come back at midnight."""
+    a_setup(acorn)
+    assert planned(at(0)) == [("acorn", "chat", "first")]
+    refused(at(1))
+    assert planned(at(60)) == []
+    assert planned(at(62)) == [("acorn", "chat", "first")]
+    refused(at(11 * 60 + 50))
+    assert planned(at(11 * 60 + 59)) == []
+    assert planned(at(12 * 60)) == [("acorn", "chat", "first")]
+
+
+def test_what_was_too_little_for_an_epoch_may_do_for_the_daily_one(acorn: Made) -> None:
+    from routing.services import endpoints
+    from tenants.scoping import tenant_scope
+    from tests.routing.services.rows import ACTOR
+
+    endpoint = a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0))
+    with tenant_scope(acorn.id):
+        endpoints.rotate_epoch(tenant_id=acorn.id, actor=ACTOR, endpoint_id=endpoint.id, reason="an incident")
+    assert planned(at(24 * 60 - 20)) == [("acorn", "chat", "epoch")]
+    refused(at(24 * 60 - 20))
+    assert planned(at(24 * 60 - 10)) == []
+    assert planned(at(24 * 60)) == [("acorn", "chat", "daily")]
+
+
+def test_an_alarm_does_not_repeat_a_refused_order_either(acorn: Made, as_owner: Callable[[], AbstractContextManager[None]]) -> None:
+    from routing.models import Replica
+    from tenants.scoping import tenant_scope
+
+    endpoint = a_setup(acorn)
+    assert planned(at(0))
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0))
+    with tenant_scope(acorn.id):
+        an_alarm(acorn, endpoint, as_owner, str(Replica.objects.get().id), at(20))
+    assert planned(at(20.2)) == [("acorn", "chat", "alarm")]
+    refused(at(20.3))
+    assert planned(at(20.5)) == []
+
+
+def begun(tenant: Made, run_id: uuid.UUID, now: datetime, **tokens: int) -> Any:
+    """Whether an order may begin."""
+    from routing.models import AuditRun
+    from routing.services.audits import orders, targets
+    from tenants.scoping import tenant_scope
+
+    with tenant_scope(tenant.id):
+        run = AuditRun.objects.get(id=run_id)
+        target = targets.again(tenant.id, run.endpoint_id, run.replica_id)
+    return orders.begin(run=run, target=target, now=now, **tokens)
+
+
+@pytest.mark.parametrize(("trigger", "may"), [("epoch", False), ("daily", True), ("retry", True)])
+def test_epochs_of_a_shared_pools_tenants_leave_tokens_for_other_reasons(acorn: Made, platform: Made, settings: Any, trigger: str, may: bool) -> None:
+    """Another build, a retry, the daily proof. The same budget does for an epoch where nothing has to be kept."""
+    from routing.models import AuditRun
+    from routing.services import pools
+    from tenants.core.errors import LimitReached
+    from tenants.scoping import tenant_scope
+    from tests.routing.services.rows import ACTOR, a_pool, a_replica, an_endpoint
+
+    settings.AUDIT_TOKENS_A_DAY = 1000
+    with tenant_scope(platform.id):
+        shared = a_pool(platform.id, "shared")
+        a_replica(shared)
+        pools.grant(tenant_id=platform.id, actor=ACTOR, pool_id=shared.id, grantee_id=acorn.id)
+    with tenant_scope(acorn.id):
+        an_endpoint(acorn.id, pool=shared)
+    assert planned(at(0)) == [("acorn", "chat", "first")]
+    with tenant_scope(acorn.id):
+        AuditRun.objects.update(trigger=trigger)
+        run_id = AuditRun.objects.get().id
+    if may:
+        assert begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=800).left_tokens == 1000
+        return
+    with pytest.raises(LimitReached, match="leaves 800"):
+        begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=800)
+    assert begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=600).left_tokens == 1000
+
+
+def test_an_owners_own_epochs_spend_its_own_tokens(acorn: Made, settings: Any) -> None:
+    from routing.models import AuditRun
+    from tenants.scoping import tenant_scope
+
+    settings.AUDIT_TOKENS_A_DAY = 1000
+    a_setup(acorn)
+    assert planned(at(0))
+    with tenant_scope(acorn.id):
+        AuditRun.objects.update(trigger="epoch")
+        run_id = AuditRun.objects.get().id
+    assert begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=800).left_tokens == 1000
+
+
 def test_a_paused_replica_and_a_disabled_endpoint_are_left_alone(acorn: Made) -> None:
     from routing.models import Endpoint, Replica
     from tenants.scoping import tenant_scope
