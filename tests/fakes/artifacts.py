@@ -21,6 +21,18 @@ TEMPLATE = (DEMO / "chat_template.jinja").read_bytes()
 SMALL = b'{"version":"1.0","model":{"type":"WordLevel","vocab":{"x":0},"unk_token":"x"}}'  # as small as a tokenizer can be
 
 
+def _harmful(**members: Any) -> bytes:
+    """A tokenizer with members that mean harm."""
+    return json.dumps({**json.loads(SMALL), **members}).encode()
+
+
+REGEX = _harmful(pre_tokenizer={"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False})
+EXPANSION = _harmful(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 2**23})
+RANGE = b"{% for one in range(10**9) %}{{ one }}{% endfor %}"
+ENDLESS = b"{% for one in range(99999) %}{% for two in range(99999) %}{% endfor %}{% endfor %}"
+GIGABYTE = b"{{ 'x' * 10**9 }}{% for one in range(99999) %}{{ 'y' * 99999 }}{% endfor %}"
+
+
 def digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 

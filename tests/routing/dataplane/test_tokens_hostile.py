@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
-from tests.fakes.artifacts import SMALL, TEMPLATE, TOKENIZER, digest, naming
+from tests.fakes.artifacts import ENDLESS, EXPANSION, GIGABYTE, RANGE, REGEX, TEMPLATE, TOKENIZER, digest, naming
 from tests.fakes.replica import Script, chunk, event
 from tests.fakes.rig import KEY_A, KEY_A_EMEA, KEY_B, Rig, until
 from tests.routing.dataplane.conftest import MakeRig
@@ -62,18 +61,6 @@ async def test_the_first_prompt_of_another_namespace_finds_nothing_warm(make_rig
     assert misses(rig) == again
     assert all(now > then for now, then in zip(caches(rig).values(), before.values(), strict=True)), (caches(rig), before)
     assert result(rig, "exact") == 3
-
-
-def tokenizer(**members: Any) -> bytes:
-    """A tokenizer with members that mean harm."""
-    return json.dumps({**json.loads(SMALL), **members}).encode()
-
-
-REGEX = tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False})
-EXPANSION = tokenizer(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 2**23})
-RANGE = b"{% for one in range(10**9) %}{{ one }}{% endfor %}"
-ENDLESS = b"{% for one in range(99999) %}{% for two in range(99999) %}{% endfor %}{% endfor %}"
-GIGABYTE = b"{{ 'x' * 10**9 }}{% for one in range(99999) %}{{ 'y' * 99999 }}{% endfor %}"
 
 
 @pytest.mark.parametrize(
