@@ -35,7 +35,16 @@ MAX_CONCURRENCY = 100_000  # highest limit of requests in flight that may be dec
 RESOLVE_S = 2.0
 # One text for every reason, so that registering is no oracle for what resolves, what is inside, or what another tenant has.
 ADDRESS_REFUSED = "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours."
+FOREIGN = "foreign"  # the reason beside those of addresses.UrlRefused: another tenant has registered the engine
 _SOCKET = re.compile(r"tcp://([^/?#@\s]+):([1-9]\d{0,4})")
+
+
+class AddressRefused(Invalid):
+    """:data:`ADDRESS_REFUSED`, whatever the reason. ``reason`` is for the platform operator's own command and goes into no answer to a tenant."""
+
+    def __init__(self, reason: str, *, field: str) -> None:
+        super().__init__(ADDRESS_REFUSED, field=field)
+        self.reason = reason
 
 
 class ReplicaFields(TypedDict, total=False):
@@ -54,12 +63,12 @@ def _address(value: object, *, field: str) -> str:
     """Normalise and check an address of this tenant.
 
     Raises:
-        Invalid: :data:`ADDRESS_REFUSED`, whatever the reason.
+        AddressRefused: whatever the reason.
     """
     try:
         return check_url(value, parse_ranges(settings.ALLOWED_RANGES), _resolve)
-    except UrlRefused:
-        raise Invalid(ADDRESS_REFUSED, field=field) from None
+    except UrlRefused as refused:
+        raise AddressRefused(refused.reason, field=field) from None
 
 
 def _resolve(host: str) -> Iterable[str]:
@@ -86,7 +95,7 @@ def _check_ours(url: str) -> None:
     """Refuse an engine that another tenant has registered, under whatever spelling: by host and port, and by what a name resolves to now.
 
     Raises:
-        Invalid: :data:`ADDRESS_REFUSED`.
+        AddressRefused: it is another tenant's.
     """
     known_by = sorted(origins(url, _resolve))
     for origin in known_by:  # in one order, so that two tenants cannot wait for each other
@@ -95,7 +104,7 @@ def _check_ours(url: str) -> None:
         for origin in known_by:
             cursor.execute("SELECT saltroute_url_is_foreign(%s)", [origin])
             if cursor.fetchone()[0]:
-                raise Invalid(ADDRESS_REFUSED, field="url")
+                raise AddressRefused(FOREIGN, field="url")
 
 
 def _kv_events(value: object, url: str) -> dict[str, str] | None:
@@ -261,12 +270,12 @@ def spelling(url: object) -> str:
     """The one spelling of an address; whether it may be used is another question.
 
     Raises:
-        Invalid: :data:`ADDRESS_REFUSED`: malformed.
+        AddressRefused: malformed.
     """
     try:
         return normalise_url(url)
-    except UrlRefused:
-        raise Invalid(ADDRESS_REFUSED, field="url") from None
+    except UrlRefused as refused:
+        raise AddressRefused(refused.reason, field="url") from None
 
 
 def usable(url: str) -> bool:

@@ -544,7 +544,7 @@ _OUTWARD = [
         "another tenant's address is told apart",
         "routing/services/replicas.py",
         """fetchone()[0]:
-                raise Invalid(ADDRESS_REFUSED, field="url")""",
+                raise AddressRefused(FOREIGN, field="url")""",
         """fetchone()[0]:
                 raise Invalid("This address is taken.", field="url")""",
         ("tests/routing/api/test_replicas.py",),

@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 
 from routing import queries
 from routing.models import Quota
 from routing.services import artifacts, catalogue, endpoints, policies, pools, quotas, replicas, trials
+from routing.services.declarations import addresses
 from routing.services.declarations import document as doc
 from routing.services.declarations.plan import Step
 from routing.services.declarations.problems import DeclarationError, Problem
@@ -54,6 +56,8 @@ class Executor:
             except _MissingError:
                 if not self.problems:
                     self._note(step, "stands on something that is not there", None)
+            except replicas.AddressRefused as refusal:
+                self._note(step, addresses.why(refusal.reason, settings.ALLOWED_RANGES), refusal.field)
             except Refusal as refusal:
                 self._note(step, refusal.message, refusal.field)
         if self.problems:

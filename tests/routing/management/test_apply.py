@@ -344,7 +344,9 @@ tenants:
         "declared.yaml:6: tenants[0].scopes[0].path: Create its parent 'support' first.",
         "declared.yaml:8: tenants[0].keys[0].scope: There is no such scope.",
         "declared.yaml:14: tenants[0].endpoints[0].replicas[0].url: "
-        "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours.",
+        "This address is on loopback, private or otherwise inner, or its name leads to one that is, and SALTROUTE_ALLOWED_RANGES "
+        "(here: 127.0.0.0/8) does not name its range. Set it for routers and control plane alike; make up takes it. "
+        "Names in .internal are refused in any case: give the address.",
         "declared.yaml:16: tenants[0].endpoints[1].model: This tenant has no model of this name.",
         "declared.yaml:17: tenants[0].endpoints[1].adapter: No model of this tenant has an adapter of this name.",
     ]
