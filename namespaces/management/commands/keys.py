@@ -50,7 +50,7 @@ class Command(BaseCommand):
             rotation.add_argument("--reason", required=True, help="goes to the audit log")
             rotation.add_argument("--wait", action="store_true", help="return when it is over; 1 if it failed")
         status = verbs.add_parser("status", help="root keys by their ids, tenant key versions, operations")
-        status.add_argument("--tenant", metavar="SLUG", help="of one tenant; without it of the platform")
+        status.add_argument("--tenant", metavar="SLUG", help="whose key and operations to show; without it the platform's own")
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - Django's signature
         """Run it."""
@@ -96,10 +96,12 @@ class Command(BaseCommand):
         self.stdout.write(f"root keys here: {', '.join(held.ids) if held else 'none (only routers and the keys worker hold any)'}")
         public = settings.SEAL_PUBLIC_KEY
         self.stdout.write(f"sealing to root: {keyring.root_id(public) if public else 'none'}")
-        tenant_id = self._tenant(options["tenant"]) if options["tenant"] else provisioning.ensure_platform().id
+        slug = options["tenant"] or provisioning.ensure_platform().slug
+        tenant_id = self._tenant(slug)
+        others = "" if options["tenant"] else " (--tenant SLUG shows another's)"
         with tenant_scope(tenant_id):
             material = keys.material(tenant_id)
-            self.stdout.write(f"tenant key: {f'version {material.version}' if material else 'none yet'}")
+            self.stdout.write(f"tenant key of {slug}: {f'version {material.version}' if material else 'none yet'}{others}")
             for row in operations.listed(tenant_id).order_by("-created_at")[:10]:
                 self.stdout.write(_line(row))
 

@@ -65,7 +65,8 @@ def test_where_the_root_is_the_work_is_done_at_once(world: World, here: None) ->
     assert name(NEW) in printed
     assert world.keys(Roots((NEW,))) == world.secrets
     printed += _run("rotate-tenant", "--tenant", "acorn", "--reason", "lost") + _run("status") + _run("status", "--tenant", "acorn")
-    assert "version 2" in printed
+    assert "tenant key of platform: version 1 (--tenant SLUG shows another's)\n" in printed
+    assert "tenant key of acorn: version 2\n" in printed
     assert f"{name(NEW)}, {name(OLD)}" in printed
     assert not [text for text in spellings(OLD, NEW, *world.secrets.values(), CREDENTIAL.encode()) if text in printed]
 
