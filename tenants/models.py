@@ -261,6 +261,19 @@ class ApiKey(TenantRow):
         return self.name
 
 
+class FormerText(TenantRow):
+    """The digest of a text that a key had until it got another, at ``created_at``. Append-only: no key of any tenant gets that text again."""
+
+    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    digest = models.BinaryField(max_length=32)  # SHA-256 of the whole text, 32 bytes
+
+    class Meta(TenantRow.Meta):
+        constraints = [*TenantRow.Meta.constraints, models.UniqueConstraint(fields=["digest"], name="former_text_once")]
+
+    def __str__(self) -> str:
+        return str(self.key_id)
+
+
 class AuditEntry(TenantRow):
     """One change: who, what, before and after. Append-only: the app role may not update or delete it. Never holds a secret."""
 

@@ -1,6 +1,6 @@
 """API keys: inference keys for the data plane, control tokens for this API. A key is shown once; only its digest is kept.
 
-How they are used is in :mod:`tenants.services.key_use`.
+How they are used is in :mod:`tenants.services.key_use`, which texts they had before in :mod:`tenants.services.former_texts`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from tenants.core.api_key import Kind
 from tenants.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound, Refusal
 from tenants.core.roles import Role
 from tenants.models import PLATFORM_SLUG, ApiKey, Scope
-from tenants.scoping import require_scope
-from tenants.services import locks
+from tenants.services import former_texts, locks
 
 MAX_KEYS_PER_TENANT = 1000  # inference keys that are not revoked
 MAX_TOKENS_PER_TENANT = 200  # control tokens that are not revoked
@@ -119,12 +118,15 @@ def issue_platform_token(
 
 
 def rotate(*, tenant_id: UUID, actor: Actor, kind: Kind, key_id: UUID, ceiling: Role, own_secret: str | None = None, now: datetime) -> Issued:
-    """Give a key a new text; the old one opens nothing from the next snapshot on. Id, name, scope and what it shares caches with stay.
+    """Give a key a new text; the old one opens nothing from the next snapshot on, and never again.
+
+    Id, name, scope and what it shares caches with stay.
 
     Raises:
         NotFound: no such key of this kind.
-        Conflict: it is revoked or expired.
+        Conflict: it is revoked or expired, or the own secret is or was some key's.
         Forbidden: a token with a role above the caller's.
+        LimitReached: ``former_texts.MAX_FORMER_TEXTS_PER_KEY``.
     """
     key = _locked(tenant_id, kind, key_id)
     _check_reach(key, ceiling)
@@ -207,7 +209,7 @@ def declare_inference(
     tenant_id: UUID,
     actor: Actor,
     name: str,
-    own_secret: str,
+    own_secret: str | None,
     scope_path: str = scopes.ROOT,
     endpoints: list[str] | None = None,
     expires_at: datetime | None = None,
@@ -215,12 +217,17 @@ def declare_inference(
 ) -> tuple[ApiKey, list[str]]:
     """Make the inference key ``name`` be as declared. Returns it and what had to change: empty when nothing did, ``["issued"]`` for a new key.
 
+    ``own_secret`` None keeps the text in force. Another text replaces it as :func:`rotate` does.
+
     Raises:
-        Invalid, Conflict, LimitReached: as :func:`issue_inference`.
+        Invalid: as :func:`issue_inference`, or there is no text that could be kept.
+        Conflict, LimitReached: as :func:`issue_inference` and :func:`rotate`.
     """
     locks.tenant(tenant_id)
     key = ApiKey.objects.filter(tenant_id=tenant_id, kind=Kind.INFERENCE.value, name=name, revoked_at=None).first()
     if key is None:
+        if own_secret is None:
+            raise Invalid("There is no stored secret that could be kept here: give env:NAME or file:PATH.", field="secret")
         issued = issue_inference(
             tenant_id=tenant_id,
             actor=actor,
@@ -233,12 +240,11 @@ def declare_inference(
         )
         return issued.key, ["issued"]
     changed = _redeclare(key, scope=_scope(tenant_id, scope_path), endpoints=endpoints, expires_at=expires_at, now=now)
-    digest = api_key.digest(own_secret)
-    if bytes(key.digest) == digest and not changed:
-        return key, []
-    if bytes(key.digest) != digest:
+    if own_secret is not None and bytes(key.digest) != api_key.digest(own_secret):
         changed.append("secret")
-    _store(key, actor, _own(own_secret, Kind.INFERENCE), "api_key.declare", after={"changed": changed})
+        _store(key, actor, _own(own_secret, Kind.INFERENCE), "api_key.declare", after={"changed": changed})
+    elif changed:
+        _write(key, actor, "api_key.declare", after={"changed": changed})
     return key, changed
 
 
@@ -320,7 +326,8 @@ def _scope(tenant_id: UUID, scope_path: str) -> Scope:
 
 
 def _locked(tenant_id: UUID, kind: Kind, key_id: UUID) -> ApiKey:
-    require_scope(tenant_id)
+    # The tenant first, as whoever issues or declares does: two changes of one key wait in turn, and never for each other.
+    locks.tenant(tenant_id)
     key = ApiKey.objects.select_for_update().filter(tenant_id=tenant_id, kind=kind.value, id=key_id).first()
     if key is None:
         raise NotFound
@@ -336,9 +343,17 @@ def _own(secret: str | None, kind: Kind) -> str | None:
 
 
 def _store(key: ApiKey, actor: Actor, own_secret: str | None, action: str, after: dict[str, Any] | None = None) -> Issued:
+    """Give a new or held key its text: the one brought, or one made here."""
     kind = Kind(key.kind)
     text = own_secret if own_secret is not None else api_key.compose(kind, secrets.token_bytes(api_key.SECRET_BYTES))
+    former = None if key._state.adding else bytes(key.digest)
     key.digest, key.shown = api_key.digest(text), api_key.shown(text)
+    _write(key, actor, action, former if former != key.digest else None, after)
+    return Issued(key=key, secret=None if own_secret is not None else text)
+
+
+def _write(key: ApiKey, actor: Actor, action: str, former: bytes | None = None, after: dict[str, Any] | None = None) -> None:
+    """Write a key's row and the record of it; ``former`` is the digest that it had until now, where that is another."""
     taken: dict[str, Refusal] = {
         "api_key_name_per_tenant": Conflict("This name is in use.", field="name"),
         # Only a key that the operator brought can collide. Whose it is already is not said.
@@ -346,6 +361,9 @@ def _store(key: ApiKey, actor: Actor, own_secret: str | None, action: str, after
     }
     with refuse_on(**taken):
         key.save()
+        former_texts.refuse(key)
+        if former is not None:
+            former_texts.keep(key, former)
     changes.record(
         tenant_id=key.tenant_id,
         actor=actor,
@@ -353,9 +371,8 @@ def _store(key: ApiKey, actor: Actor, own_secret: str | None, action: str, after
         object_id=key.id,
         object_label=key.name,
         after=_facts(key) if after is None else {**_facts(key), **after},
-        publishes=kind is Kind.INFERENCE,
+        publishes=Kind(key.kind) is Kind.INFERENCE,
     )
-    return Issued(key=key, secret=None if own_secret is not None else text)
 
 
 def _facts(key: ApiKey) -> dict[str, Any]:

@@ -21,6 +21,7 @@ CROSS_TENANT_FUNCTIONS = {
     "saltroute_memberships",
     "saltroute_pool_grantees",
     "saltroute_tenants",
+    "saltroute_text_was_replaced",
     "saltroute_url_is_foreign",
 }
 # Functions that act as the owner, who alone may make and drop tables. They read and delete within the policies.

@@ -55,6 +55,7 @@ PLANE_RANKS = "tests/routing/dataplane/test_ranks.py"
 PLANE_ISOLATION = ("tests/routing/dataplane/test_isolation.py",)
 PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
+FORMER_TEXTS = ("tests/tenants/services/test_former_texts.py",)
 OBJECTIVE = "tests/routing/dataplane/test_objective.py"
 FIRST_BYTE = "tests/routing/dataplane/test_first_byte.py"
 
@@ -539,6 +540,21 @@ _OUTWARD = [
         '                await first_answer(plane, flight, engine_path=route.engine_path or "", trace_parents=[])\n'
         "            return reply\n",
         ("tests/routing/dataplane/test_streaming.py",),
+    ),
+    Mutant(
+        "a replaced text is forgotten",
+        "tenants/services/api_keys.py",
+        "            former_texts.keep(key, former)\n",
+        "            pass\n",
+        FORMER_TEXTS,
+    ),
+    Mutant("a replaced text is taken again", "tenants/services/api_keys.py", "        former_texts.refuse(key)\n", "", FORMER_TEXTS),
+    Mutant(
+        "a replaced text is asked for among the tenant's own alone",
+        "tenants/services/former_texts.py",
+        "    if former is None:\n        raise Conflict(",
+        "    if former is None:\n        return\n        raise Conflict(",
+        FORMER_TEXTS,
     ),
     Mutant(
         "another tenant's address is told apart",

@@ -140,15 +140,14 @@ class Executor:
             )
             return
         wanted: doc.Key = step.wanted
-        if wanted.secret.value is None:
-            raise Invalid("There is no stored secret that could be kept here: give env:NAME or file:PATH.", field="secret")
-        if ApiKey.objects.filter(tenant_id=tenant_id, digest=api_key.digest(wanted.secret.value), revoked_at__isnull=False).exists():
+        secret = wanted.secret.value
+        if secret is not None and ApiKey.objects.filter(tenant_id=tenant_id, digest=api_key.digest(secret), revoked_at__isnull=False).exists():
             raise Invalid("This secret was revoked and stays so: give the key another one.", field="secret")
         api_keys.declare_inference(
             tenant_id=tenant_id,
             actor=self.actor,
             name=wanted.name,
-            own_secret=wanted.secret.value,
+            own_secret=secret,
             scope_path=wanted.scope,
             endpoints=wanted.endpoints,
             expires_at=wanted.expires_at,

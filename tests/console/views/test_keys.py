@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from tenants.actor import system
 from tenants.core import api_key
+from tenants.core.errors import Conflict
 from tenants.models import ApiKey, AuditEntry, Scope
 from tenants.scoping import tenant_scope
+from tenants.services import api_keys
 from tests.console.rows import Town
 
 pytestmark = pytest.mark.django_db
@@ -185,3 +189,34 @@ def test_keys_that_end_soon_are_named_and_a_change_is_followed(town: Town) -> No
     assert "1 key ends within 14 days: <strong>app</strong>" in page
     assert "The change is" not in page
     assert "The change is" in town.owner.get("/t/acorn/keys?changed=1").content.decode()
+
+
+def test_what_is_shown_of_a_key_is_said_and_a_dialog_means_one_key(town: Town) -> None:
+    """A short secret of one's own shows the prefix that all have: the list sends to the name, and the dialogs speak of the one key."""
+    with tenant_scope(town.acorn.tenant_id):
+        key = api_keys.declare_inference(
+            tenant_id=town.acorn.tenant_id, actor=system("tests"), name="brought", own_secret="sk-sr-mine-mine-mine-mine", now=timezone.now()
+        )[0]
+    assert key.shown == "sk-sr-"
+    listed = town.owner.get("/t/acorn/keys").content.decode()
+    assert "a quarter of a secret of your own at most" in listed
+    assert "the name tells keys apart" in listed
+    for verb in ("rotate", "revoke"):
+        asked = town.owner.get(f"/t/acorn/keys/{key.id}/{verb}").content.decode()
+        assert "begins with <code>sk-sr-</code>" in asked
+        assert "sk-sr-…" not in asked
+
+
+def test_a_rotation_in_the_console_is_not_undone_by_a_declaration(town: Town) -> None:
+    """The dialog says so, and the former text is refused for this key; the one that was shown is no change."""
+    declare: dict[str, Any] = {"tenant_id": town.acorn.tenant_id, "actor": system("tests"), "name": "brought", "now": timezone.now()}
+    own = "a-secret-of-my-own-0123456789"
+    with tenant_scope(town.acorn.tenant_id):
+        key = api_keys.declare_inference(**declare, own_secret=own)[0]
+    url = f"/t/acorn/keys/{key.id}/rotate"
+    assert "a declaration that still names it" in town.owner.get(url).content.decode()
+    secret = _secret(town.owner.post(url, {"expires": "keep"}).content.decode())
+    with tenant_scope(town.acorn.tenant_id):
+        with pytest.raises(Conflict, match="This secret was replaced"):
+            api_keys.declare_inference(**declare, own_secret=own)
+        assert api_keys.declare_inference(**declare, own_secret=secret)[1] == []
