@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from routing.core.reach import Reach
 from routing.core.record import DecisionRecord
+from routing.core.residency_said import Said
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Pool, PoolGrant, Quota, Replica
 from tenants.core.errors import NotFound
 from tenants.models import TenantRow
@@ -373,6 +374,23 @@ def reach_with(before: Reach, said: Mapping[str, Any]) -> Reach:
     """With what one more router reports of the engine; a malformed word or time tells nothing."""
     condition, since = said.get("condition"), moment(said.get("away_since"))
     return before.plus(condition if isinstance(condition, str) else "", None if since is None else since.timestamp())
+
+
+def residency(found: Routers, url: str) -> Said:
+    """What routers' reports say of how far the events of the engine at a normalised URL can be trusted."""
+    heard = Said()
+    for router in found.routers:
+        replicas = router.report.get("replicas")
+        said = replicas.get(url) if isinstance(replicas, dict) else None
+        if isinstance(said, dict):
+            heard = heard.plus(said, said_at_s(router))
+    return heard
+
+
+def said_at_s(router: RouterStatus) -> float | None:
+    """When a router made its report, in unix seconds by its own clock; None where it does not say."""
+    at = moment(router.report.get("at"))
+    return None if at is None else at.timestamp()
 
 
 def moment(seconds: object) -> datetime | None:

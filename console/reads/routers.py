@@ -10,12 +10,12 @@ from uuid import UUID
 
 from routing import queries
 from routing.core.reach import Reach
+from routing.core.residency_said import Said
 from tenants.models import Tenant
 
 MAX_REPLICAS = 10_000
 HEALTHY = "ok"
 MAX_CHANGES = 50
-_SURENESS = ("history", "degraded", "warming", "exact")
 _LATE = ("stale", "expired", "starting")
 
 
@@ -26,9 +26,7 @@ class Load:
     health: str = HEALTHY
     in_flight: int | None = None
     queued_tokens: float | None = None
-    residency: str = ""  # how far the engine's events can be trusted: what the least sure router says
-    residency_reason: str = ""
-    event_blocks: int | None = None  # that its events show, as the router that knows most has them
+    said: Said = field(default_factory=Said)  # how far the engine's events can be trusted
     routers: int = 0
     reach: Reach = field(default_factory=Reach)
 
@@ -41,6 +39,26 @@ class Load:
     def away_since(self) -> datetime | None:
         """Since when the router that misses it longest has not reached it."""
         return queries.moment(self.reach.since_s)
+
+    @property
+    def residency(self) -> str:
+        """How far the engine's events can be trusted: what the least sure router says; empty where none does."""
+        return self.said.state
+
+    @property
+    def residency_reasons(self) -> list[str]:
+        """Why, by the codes of routers' logs."""
+        return sorted(self.said.reasons)
+
+    @property
+    def residency_since(self) -> datetime | None:
+        """Since when, at the router where it has been so for longest."""
+        return queries.moment(self.said.since_s)
+
+    @property
+    def event_blocks(self) -> int | None:
+        """Blocks that its events show, as the router that knows most has them."""
+        return self.said.event_blocks
 
     @property
     def residency_tone(self) -> str:
@@ -88,7 +106,8 @@ def loads(found: queries.Routers) -> dict[str, Load]:
             continue
         for url, said in replicas.items():
             if url in sums or len(sums) < MAX_REPLICAS:
-                sums[url] = _added(sums.get(url, Load()), said if isinstance(said, dict) else {"condition": said})
+                row = said if isinstance(said, dict) else {"condition": said}
+                sums[url] = _added(sums.get(url, Load()), row, queries.said_at_s(router))
     return sums
 
 
@@ -129,27 +148,18 @@ def calibrations(found: queries.Routers, url: str) -> list[Learned]:
     return said
 
 
-def _added(before: Load, said: Mapping[str, Any]) -> Load:
+def _added(before: Load, said: Mapping[str, Any], at_s: float | None) -> Load:
     condition = said.get("condition")
     health = condition if isinstance(condition, str) and condition else "unknown"
-    residency, reason = said.get("residency"), said.get("residency_reason")
-    surer = isinstance(residency, str) and (not before.residency or _sureness(residency) < _sureness(before.residency))
-    blocks = said.get("event_blocks")
     return replace(
         before,
         health=health if before.health == HEALTHY else before.health,
         reach=queries.reach_with(before.reach, said),
         in_flight=_sum(before.in_flight, said.get("in_flight"), int),
         queued_tokens=_sum(before.queued_tokens, said.get("queued_tokens"), float),
-        residency=str(residency) if surer else before.residency,
-        residency_reason=(reason if isinstance(reason, str) else "") if surer else before.residency_reason,
-        event_blocks=max(blocks, before.event_blocks or 0) if isinstance(blocks, int) else before.event_blocks,
+        said=before.said.plus(said, at_s),
         routers=before.routers + 1,
     )
-
-
-def _sureness(residency: str) -> int:
-    return _SURENESS.index(residency) if residency in _SURENESS else -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,14 +203,14 @@ def lookup(mapping: dict[object, object], key: object) -> object:
 def explained(context: Context, group: str, code: object, tone: str = "", *, pill: bool = False) -> str | SafeString:
     """A word of a group of the glossary as people read it: its meaning as the title, and a link to where it stands in full, for whoever has no mouse.
 
-    A code that the glossary lacks (a newer router's) is shown as words, without a link.
+    Where logs, metrics and API say the code, it stands there too. A code that the glossary lacks (a newer router's) is shown without a link.
     """
     return _explained(context["tenant"].slug, group, str(code), f"pill {tone}" if pill else tone) if known(code) else UNKNOWN
 
 
 @lru_cache(maxsize=4096)  # a page of a thousand replicas says the same dozen words
 def _explained(slug: str, group: str, code: str, classes: str) -> SafeString:
-    found, shown = glossary.term(group, code), glossary.label(group, code)
+    found, shown = glossary.term(group, code), glossary.shown(group, code)
     if found is None:
         return format_html('<span class="{}">{}</span>', classes.strip(), shown) if classes.strip() else format_html("<span>{}</span>", shown)
     address = f"{reverse('console:terms', args=[slug])}#{glossary.anchor(group, code)}"

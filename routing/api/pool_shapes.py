@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from routing.core.residency_said import SURENESS
 from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState
 from routing.services.replicas import MAX_CONCURRENCY
 from tenants.api.bodies import Body
@@ -78,6 +79,36 @@ class ReachOut(msgspec.Struct, frozen=True, kw_only=True):
     routers_asked: Annotated[int, msgspec.Meta(description="Routers that have asked it, those that cannot reach it among them.")]
 
 
+class ResidencyOut(msgspec.Struct, frozen=True, kw_only=True):
+    """How far routers can trust an engine's KV events, by their newest reports: what the least sure of them says."""
+
+    state: Annotated[
+        str,
+        msgspec.Meta(
+            description="exact: events decide. warming: they are true, and not all is known yet. degraded: some are missing, and they count half. "
+            "history: they are not used. The same names as in routers' logs and metrics.",
+            examples=list(SURENESS),
+        ),
+    ]
+    reasons: Annotated[list[str], msgspec.Meta(description="Why, by the names of routers' logs. ok: nothing speaks against the events.")]
+    why: Annotated[str, msgspec.Meta(description="The reasons in words; empty: none is said.")]
+    since: Annotated[
+        datetime | None, msgspec.Meta(description="Since when the state holds at the router where it has held longest; null: no router says.")
+    ]
+    event_blocks: Annotated[
+        int | None, msgspec.Meta(description="Blocks that the engine's events show in its cache, as the router that knows most has them.")
+    ]
+    routers: Annotated[int, msgspec.Meta(description="Routers that say a state.")]
+
+
+_WARMING: dict[str, Any] = {
+    "state": "warming",
+    "reasons": ["late_join"],
+    "why": "joined late",
+    "since": "2027-01-31T12:00:05Z",
+    "event_blocks": 1200,
+    "routers": 2,
+}
 _AWAY: dict[str, Any] = {
     "unreachable": True,
     "away_since": "2027-01-31T12:00:05Z",
@@ -102,8 +133,18 @@ class ReplicaOut(msgspec.Struct, frozen=True, kw_only=True):
     reach: Annotated[
         ReachOut | None, msgspec.Meta(description="null: no router says that it has asked it, or Valkey does not answer.", examples=[_AWAY])
     ]
+    residency: Annotated[
+        ResidencyOut | None,
+        msgspec.Meta(
+            description="null: no router says, none reaches the engine (see ``reach``: what it holds is unknown then), or Valkey does not answer.",
+            examples=[_WARMING],
+        ),
+    ]
     has_credential: bool
-    kv_events: dict[str, Any] | None
+    kv_events: Annotated[
+        dict[str, Any] | None,
+        msgspec.Meta(description="Where its KV events are, as declared; null: routers ask the engine. Whether they are in use is in ``residency``."),
+    ]
     isolation: Annotated[IsolationState, msgspec.Meta(description="What audits have found of the engine.")]
     isolation_since: datetime | None
     isolation_reason: str

@@ -10,6 +10,7 @@ from routing import queries
 from routing.api import pool_shapes, shapes
 from routing.core import glossary
 from routing.core.reach import Reach
+from routing.core.residency_said import Said
 from routing.core.snapshot import EngineFamily, IsolationMode, IsolationState, ReplicaRole, ReplicaState, SharingLevel
 from routing.models import Adapter, Artifact, DecisionRow, Endpoint, ModelSpec, Policy, PolicyVersion, Replica
 from routing.queries import Routers, UsablePool
@@ -78,8 +79,24 @@ def reach(heard: Reach) -> pool_shapes.ReachOut | None:
     )
 
 
+def residency(heard: Said) -> pool_shapes.ResidencyOut | None:
+    """None where no router says."""
+    if not heard.state:
+        return None
+    reasons = sorted(heard.reasons)
+    return pool_shapes.ResidencyOut(
+        state=heard.state,
+        reasons=reasons,
+        why="; ".join(glossary.label("residency_reason", one) for one in reasons),
+        since=queries.moment(heard.since_s),
+        event_blocks=heard.event_blocks,
+        routers=heard.routers,
+    )
+
+
 def replica(row: Replica, found: Routers) -> pool_shapes.ReplicaOut:
     """``found``: the routers' reports, read once for a whole list."""
+    reached = queries.reach(found, row.url)
     return pool_shapes.ReplicaOut(
         id=row.id,
         pool=row.pool.name,
@@ -90,7 +107,8 @@ def replica(row: Replica, found: Routers) -> pool_shapes.ReplicaOut:
         role=cast(ReplicaRole, row.role),
         max_concurrency=row.max_concurrency,
         state=cast(ReplicaState, row.state),
-        reach=reach(queries.reach(found, row.url)),
+        reach=reach(reached),
+        residency=None if reached.unreachable else residency(queries.residency(found, row.url)),
         has_credential=row.credential is not None,
         kv_events=row.kv_events,
         isolation=cast(IsolationState, row.isolation_state),

@@ -21,11 +21,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``about`` says what the whole column is."""
+    """``about`` says what the whole column is. ``codes_shown``: logs, metrics and API use the codes, so people are shown these beside the words."""
 
     title: str
     about: str
     terms: Mapping[str, Term]
+    codes_shown: bool = False
 
 
 _HEALTH = {
@@ -46,9 +47,11 @@ _HEALTH = {
 }
 _RESIDENCY = {
     "exact": Term("exact", "The engine reports every block that it stores or drops, and none of these reports is missing. They decide."),
-    "warming": Term("warming up", "The engine's reports are read and true, but what it stored before they began is not all known yet."),
+    "warming": Term("warming", "Warming up: the engine's reports are read and true, but what it stored before they began is not all known yet."),
     "degraded": Term("degraded", "Reports of the engine are missing or cannot be read just now. They count half until that is mended."),
-    "history": Term("by history", "The engine's reports are not used. The router goes by what it sent there itself, and trusts that less with time."),
+    "history": Term(
+        "history", "By history: the engine's reports are not used. The router goes by what it sent there itself, and trusts that less with time."
+    ),
 }
 _RESIDENCY_REASON = {
     "ok": Term("nothing against it", "Nothing speaks against the engine's reports."),
@@ -277,10 +280,14 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
         "state": Group("State of a replica", "Whether people want requests to be sent there, and whether they can be.", _STATE),
         "health": Group("Health", "What keeps requests away from a replica, as routers see it.", _HEALTH),
         "residency": Group("Residency", "On what the belief rests that a replica holds a prompt's beginning in its cache.", _RESIDENCY),
-        "residency_reason": Group("Reasons of residency", "Why an engine's own reports of its cache are trusted less than fully.", _RESIDENCY_REASON),
+        "residency_reason": Group(
+            "Reasons of residency", "Why an engine's own reports of its cache are trusted less than fully.", _RESIDENCY_REASON, codes_shown=True
+        ),
         "figure": Group("Figures", "Numbers of the pages on replicas and audits.", _FIGURE),
-        "trust": Group("Trust", "Whether predicted reuse came true at an engine.", _TRUST),
-        "trust_cause": Group("Causes of mistrust", "Why predicted reuse did not come true, as far as the answers tell.", _TRUST_CAUSE),
+        "trust": Group("Trust", "Whether predicted reuse came true at an engine.", _TRUST, codes_shown=True),
+        "trust_cause": Group(
+            "Causes of mistrust", "Why predicted reuse did not come true, as far as the answers tell.", _TRUST_CAUSE, codes_shown=True
+        ),
         "isolation": Group("Isolation", "What audits have found of an engine.", _ISOLATION),
         "audit": Group("Outcomes of audits", "Of a whole audit and of each of its cases.", _AUDIT),
         "cause": Group(
@@ -305,6 +312,14 @@ def label(group: str, code: str) -> str:
     """What is shown for a code; one that is not known, as words."""
     found = term(group, code)
     return code.replace("_", " ") if found is None else found.label
+
+
+def shown(group: str, code: str) -> str:
+    """What stands in a group's column: the label; where codes are shown, the code, and the label behind it where that says more."""
+    words = label(group, code)
+    if not GROUPS[group].codes_shown:
+        return words
+    return code if words == code.replace("_", " ") else f"{code} ({words})"
 
 
 def anchor(group: str, code: str) -> str:

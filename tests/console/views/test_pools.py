@@ -143,7 +143,8 @@ def test_how_far_events_are_trusted_is_that_of_the_least_sure_router_and_changes
             client.set(f"saltroute:router:{name}", json.dumps(report), ex=60)
     page = town.owner.get("/t/acorn/pools").content.decode()
     assert ">degraded</a>" in page
-    assert ">catching up</a>" in page
+    assert ">replay (catching up)</a>" in page
+    assert "exact</a> to <strong>" in page  # as the router's log says it
     assert "1,234 blocks by events" in page
     assert "2023-11-14 22:15:00 UTC" in page
     assert 0 < page.index("<strong><span>newer</span></strong>") < page.index("<strong><span>older</span></strong>")

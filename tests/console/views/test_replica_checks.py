@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from deploy.local.options import REPOSITORY
 from routing.models import Pool, Replica, ReplicaCheck
 from routing.services import replica_checks
 from tenants.models import AuditEntry
@@ -68,6 +70,19 @@ def test_a_test_is_ordered_and_nothing_is_added_by_it(town: Town) -> None:
         assert Replica.objects.filter(name="c").count() == 0
         assert AuditEntry.objects.get(action="replica.check").actor_label == "owner@example.com"
     assert town.stranger.get(answer.headers["Location"]).status_code == 404
+
+
+def test_the_form_says_of_v1_what_is_so(town: Town) -> None:
+    """As the reference of declarations does: both spellings are one address."""
+    said = re.search(r'id="url-hint">(.+?)</span>', text(town.owner.get("/t/acorn/replicas/new")))
+    assert said
+    assert said[1].startswith("With or without <code>/v1</code>.")
+    assert "base URL, with or without `/v1`." in (REPOSITORY / "docs/declarations.md").read_text()
+    for name, spelled in (("c", f"{URL}/v1"), ("d", "http://127.0.0.1:9445")):
+        assert town.owner.post("/t/acorn/replicas/new", body(town, name=name, url=spelled, do="add")).status_code == 302
+    with tenant_scope(town.acorn.tenant_id):
+        assert Replica.objects.get(name="c").url == URL
+        assert Replica.objects.get(name="d").url == "http://127.0.0.1:9445"
 
 
 def test_what_was_found_is_told_and_the_replica_added(town: Town) -> None:

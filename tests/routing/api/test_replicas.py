@@ -286,3 +286,82 @@ def test_without_valkey_a_replica_is_answered_and_its_reach_is_unknown(acorn: Ho
     settings.VALKEY_URL = "unix:///nowhere/valkey.sock"
     answer = acorn.api().get("replicas/a")
     assert (answer.status_code, answer.json()["reach"]) == (200, None)
+
+
+def _tell(valkey_url: str, **reports: dict[str, Any]) -> None:
+    """Put reports of routers where routers put them, said at one moment."""
+    with redis.Redis.from_url(valkey_url) as client:
+        for name, replicas in reports.items():
+            client.set(f"saltroute:router:{name}", json.dumps({"versions": {}, "at": 1_700_000_000.0, "replicas": replicas}), ex=60)
+
+
+EXACT = {"condition": "ok", "residency": "exact", "residency_reason": "ok", "residency_for_s": 600.0, "event_blocks": 1200}
+
+
+def test_on_what_its_residency_rests_why_and_since_when(acorn: House, pool: Any, valkey_url: str) -> None:
+    """As the least sure router says, in lists, alone and after a change. One that nobody reaches, and one that no router knows, have none."""
+    api = acorn.api(Role.ADMIN)
+    urls = [f"http://127.0.0.1:900{number}" for number in range(1, 6)]
+    for name, url in zip("abcde", urls, strict=True):
+        new(api, name=name, url=url)
+    warming = {**EXACT, "residency": "warming", "residency_reason": "late_join", "residency_for_s": 100.0, "event_blocks": 7}
+    history = {"condition": "ok", "residency": "history", "residency_reason": "no_events", "residency_for_s": None, "event_blocks": 0}
+    away = {**EXACT, "condition": "failing (active)"}
+    _tell(valkey_url, r1=dict(zip(urls, (EXACT, EXACT, history, away), strict=False)), r2={urls[1]: warming, urls[2]: history})
+    listed = {one["name"]: one["residency"] for one in api.get("replicas").json()["results"]}
+    assert listed == {
+        "a": {
+            "state": "exact",
+            "reasons": ["ok"],
+            "why": "nothing against it",
+            "since": "2023-11-14T22:03:20Z",
+            "event_blocks": 1200,
+            "routers": 1,
+        },
+        "b": {
+            "state": "warming",
+            "reasons": ["late_join"],
+            "why": "joined late",
+            "since": "2023-11-14T22:11:40Z",
+            "event_blocks": 1200,
+            "routers": 2,
+        },
+        "c": {"state": "history", "reasons": ["no_events"], "why": "no events", "since": None, "event_blocks": 0, "routers": 2},
+        "d": None,
+        "e": None,
+    }
+    assert api.get("replicas/b").json()["residency"] == api.post("replicas/b/drain").json()["residency"] == listed["b"]
+
+
+def test_every_role_reads_the_residency_of_its_own_replicas_and_nobody_that_of_others(
+    acorn: House, birch: House, platform: Api, pool: Any, valkey_url: str
+) -> None:
+    """A tenant that a pool of the platform's is granted to reads nothing of its replicas: neither their state nor its age. The platform does."""
+    new(acorn.api())
+    shared = platform.post("pools", {"name": "shared", "isolation": "declared"}).json()
+    theirs = platform.post("replicas", {"pool": "shared", "name": "s", "url": "http://127.0.0.1:9400"}).json()
+    assert platform.post(f"pools/{shared['id']}/grants", {"tenant": "acorn"}).status_code == 201
+    warming = {**EXACT, "residency": "warming", "residency_reason": "restart"}
+    _tell(valkey_url, r1={URL: EXACT, "http://127.0.0.1:9400": warming})
+    for role in Role:
+        assert acorn.api(role).get("replicas/a").json()["residency"]["state"] == "exact"
+        assert [one["name"] for one in acorn.api(role).get("replicas").json()["results"]] == ["a"]
+    assert platform.get("replicas/s").json()["residency"]["state"] == "warming"
+    absent = acorn.api().get(f"replicas/{ABSENT}")
+    for path in (f"replicas/{theirs['id']}", "replicas/s", "replicas/shared/s"):
+        answer = acorn.api().get(path)
+        assert (answer.status_code, answer.content) == (404, absent.content)
+    assert birch.api().get("replicas/a").content == absent.content
+    said = [acorn.api().get(path).content for path in ("pools", f"pools/{shared['id']}", "routers", "status")]
+    assert b"shared" in said[0]
+    assert not [text for text in said if b"warming" in text or b"restart" in text]
+
+
+def test_without_valkey_its_residency_is_unknown_and_malformed_reports_say_nothing(acorn: House, pool: Any, settings: Any, valkey_url: str) -> None:
+    new(acorn.api())
+    _tell(valkey_url, r1={URL: {**EXACT, "residency": 7}}, r2={URL: "ok"}, r3={URL: {**EXACT, "residency_for_s": 1e300}})
+    shown = acorn.api().get("replicas/a").json()["residency"]
+    assert (shown["state"], shown["since"], shown["routers"]) == ("exact", None, 1)
+    settings.VALKEY_URL = "unix:///nowhere/valkey.sock"
+    answer = acorn.api().get("replicas/a")
+    assert (answer.status_code, answer.json()["residency"]) == (200, None)

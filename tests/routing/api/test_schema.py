@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from typing import get_args
 
 import pytest
 from django.test import Client
@@ -12,7 +13,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
-from routing.core import glossary
+from routing.core import glossary, residency_state
 from routing.core.reach import AWAY
 
 pytestmark = pytest.mark.django_db
@@ -41,6 +42,20 @@ def test_a_replica_that_nobody_reaches_stands_in_the_description_as_an_example()
     assert set(example) == set(reach["properties"]) == set(reach["required"])
     assert all(field["description"] for field in reach["properties"].values())
     assert example["why"] in {glossary.label("health", code) for code in AWAY}
+
+
+def test_residency_stands_in_the_description_as_an_example_in_the_words_of_the_terms() -> None:
+    schema = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # not annotated
+    replica, residency = schema["components"]["schemas"]["ReplicaOut"], schema["components"]["schemas"]["ResidencyOut"]
+    (example,) = replica["properties"]["residency"]["examples"]
+    assert set(example) == set(residency["properties"]) == set(residency["required"])
+    assert all(field["description"] for field in residency["properties"].values())
+    states = set(get_args(residency_state.State))
+    assert set(residency["properties"]["state"]["examples"]) == states
+    assert all(f"{one}: " in residency["properties"]["state"]["description"] for one in states)
+    assert example["state"] in states
+    assert example["why"] == "; ".join(glossary.label("residency_reason", one) for one in example["reasons"])
+    assert "residency" in replica["properties"]["kv_events"]["description"]
 
 
 def test_it_is_served_without_a_credential() -> None:

@@ -91,6 +91,26 @@ def test_the_documentation_of_causes_has_every_part() -> None:
     assert [part for part in EMITTED["cause"] if f"`{part}`" not in text] == []
 
 
+def test_states_of_residency_are_called_as_in_logs_metrics_and_api() -> None:
+    """So the state that a log line or a label of a metric names is found on the pages."""
+    for code in get_args(residency_state.State):
+        assert glossary.shown("residency", code) == glossary.label("residency", code) == code
+
+
+def test_codes_that_logs_and_metrics_say_stand_before_the_plain_words() -> None:
+    assert glossary.shown("residency_reason", "stale") == "stale (silent)"
+    assert glossary.shown("residency_reason", "no_events") == "no_events"
+    assert glossary.shown("residency_reason", "frost") == "frost"  # a newer router's
+    assert glossary.shown("health", "asleep") == "asleep"
+    said: dict[str, Iterable[str]] = {
+        "residency_reason": get_args(residency_state.Reason),  # the log line of a change
+        "trust": get_args(trust.Verdict),  # labels of saltroute_replica_trust and saltroute_trust_changes_total
+        "trust_cause": get_args(trust.Cause),
+    }
+    for group, codes in said.items():
+        assert all(glossary.shown(group, code).split(" (")[0] == code for code in codes), group
+
+
 def test_a_word_of_a_newer_router_is_shown_as_words() -> None:
     assert glossary.term("health", "on_fire") is None
     assert glossary.label("health", "on_fire") == "on fire"
