@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from routing.core.snapshot import KvEvents
 from routing.dataplane.feeds.kv_sources import MAX_RANKS, Source, read, sources
 
+REPOSITORY = Path(__file__).parents[4]
 RECORDED = {
     "enable_kv_cache_events": True,
     "publisher": "zmq",
@@ -93,3 +96,16 @@ def test_a_declaration_wins_and_the_engine_says_only_how_many_ranks_there_are() 
 def test_no_answer_is_not_the_answer_that_there_are_none() -> None:
     assert sources(None, None) is None
     assert sources(None, ()) == ()
+
+
+def test_the_ports_of_the_documentation_are_the_same_everywhere_and_leave_room_for_every_rank() -> None:
+    """Each rank takes the port after the one before, of events and of replays alike: 5557 and 5558 would meet at rank 1."""
+    documents = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    pair = re.compile(r'endpoint"?: "?tcp://[^:]+:(\d+)"?, "?replay(?:_endpoint)?"?: "?tcp://[^:]+:(\d+)')
+    found = {path.name: [(int(first), int(second)) for first, second in pair.findall(path.read_text())] for path in documents}
+    assert all(found[name] for name in ("README.md", "declarations.md", "operations.md"))
+    pairs = {one for ports in found.values() for one in ports}
+    assert {one for one in pairs if one[0] < 9000} == {(5557, 5657)}  # the others are the simulated fleet's
+    for events, replays in pairs:
+        taken = [source for rank in range(MAX_RANKS) for source in (events + rank, replays + rank)]
+        assert len(set(taken)) == 2 * MAX_RANKS, (events, replays)
