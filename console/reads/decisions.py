@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 from uuid import UUID
 
 from django.db.models import Q
+from django.db.models.fields.json import KT
 from django.utils.dateparse import parse_datetime
 
 from routing import queries
 from routing.core.record import DecisionRecord, Outcome
-from routing.models import DecisionRow
+from routing.models import DecisionRow, Replica
 
 PAGE_ROWS = 50
 NAMESPACE_WITHIN = timedelta(hours=24)  # no index leads to a namespace, so the rows of a day are looked through at most: the last of the range
@@ -98,14 +99,14 @@ def utc(text: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows, newest first, and the cursor of the next page or an empty text."""
+    """Rows, newest first, each with its ``error_code`` or None, and the cursor of the next page or an empty text."""
 
     rows: tuple[DecisionRow, ...]
     next: str
 
 
 def listed(tenant_id: UUID, asked: Asked, *, now: datetime) -> Page:
-    """One page, inside the tenant scope; columns only, never the records. Empty where the range is wrong."""
+    """One page, inside the tenant scope; columns and the code of what failed, never whole records. Empty where the range is wrong."""
     if asked.wrong:
         return Page(rows=(), next="")
     found = queries.decisions(tenant_id, asked.filter)
@@ -117,10 +118,16 @@ def listed(tenant_id: UUID, asked: Asked, *, now: datetime) -> Page:
         found = found.filter(record__namespace=asked.namespace, started_at__gte=oldest)
     if asked.before and asked.before_id:
         found = found.filter(Q(started_at__lt=asked.before) | Q(started_at=asked.before, id__lt=asked.before_id))
-    rows = list(found.order_by("-started_at", "-id")[: PAGE_ROWS + 1])
+    rows = list(found.annotate(error_code=KT("record__error_code")).order_by("-started_at", "-id")[: PAGE_ROWS + 1])
     more = len(rows) > PAGE_ROWS
     rows = rows[:PAGE_ROWS]
     return Page(rows=tuple(rows), next=f"{rows[-1].started_at.isoformat()}~{rows[-1].id}" if more else "")
+
+
+def replicas_of(tenant_id: UUID, rows: Iterable[DecisionRow]) -> dict[str, Replica]:
+    """The replicas that rows name, by id, inside the tenant scope: those of own pools, since others' are the platform's."""
+    ids = {replica_id for row in rows if (replica_id := as_uuid(row.replica_id)) is not None}
+    return {str(one.id): one for one in queries.replicas(tenant_id).only("id", "name", "pool__name").filter(id__in=ids)}
 
 
 def started_at(record: DecisionRecord) -> datetime:

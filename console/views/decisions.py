@@ -62,6 +62,7 @@ class Decisions(TenantPage):
             ],
             "outcomes": decisions.OUTCOMES,
             "endpoint_names": endpoints.names(self.tenant_id),
+            "replica_of": decisions.replicas_of(self.tenant_id, page.rows),
             "keys": keys.listed(self.tenant_id),
             "replicas": queries.replicas(self.tenant_id).only("id", "name", "pool__name").order_by("pool__name", "name", "id")[:MAX_REPLICAS],
             "next_query": urlencode({**kept, "before": page.next}) if page.next else "",

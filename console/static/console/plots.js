@@ -63,7 +63,14 @@
 
   function axis(unit) {
     const common = { stroke: () => colour("--muted"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-    return { ...common, size: 62, values: (_plot, values) => values.map((value) => (value === null ? "" : shown(value, unit))) };
+    // As wide as the widest of its words: of what finds no room the beginning would be cut off. After two rounds of layout it stays as it is.
+    const size = (plot, words, place, cycle) => {
+      const one = plot.axes[place];
+      if (!words || cycle > 1) return one._size || 62;
+      plot.ctx.font = one.font[0];
+      return Math.max(62, one.gap + 4 + Math.ceil(Math.max(...words.map((word) => plot.ctx.measureText(word).width)) / devicePixelRatio));
+    };
+    return { ...common, size, values: (_plot, values) => values.map((value) => (value === null ? "" : shown(value, unit))) };
   }
 
   function options(one, width) {
@@ -79,7 +86,7 @@
     }
     return {
       width, height: HEIGHT, series,
-      scales: { y: { range: (_plot, _low, high) => [0, one.unit === "share" ? 1 : Math.max(high || 0, 1e-6) * 1.08] } },
+      scales: { y: { range: (_plot, _low, high) => [0, one.unit === "share" ? 1 : (high || 1) * 1.08] } }, // nothing but zeros: up to one, as ticks that people know
       axes: [
         { ...axis("number"), size: 34, values: (_plot, values, _axis, _space, step) => values.map((value) => moment(value, step)) },
         axis(one.unit),

@@ -29,6 +29,24 @@ _KEYBOARD = """() => {
     document.activeElement.blur();
     return wrong;
 }"""
+# Words of tables that stand in two lines: what people read as two words, or cannot read. Longer ones than any of ours may break.
+_BROKEN = """() => {
+    const found = [], walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+        const text = walk.currentNode;
+        if (!text.parentElement.closest('td, th') || text.parentElement.closest('pre, .sr') || !text.parentElement.checkVisibility()) continue;
+        for (const word of text.data.matchAll(/\\w{1,24}(?!\\w)/g)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            const lines = new Set([...range.getClientRects()].filter(one => one.width > 0).map(one => Math.round(one.top)));
+            if (lines.size > 1) found.push(word[0]);
+        }
+    }
+    return found;
+}"""
+_BEYOND = """() => [...document.querySelectorAll('main .scroll')].filter(one => one.scrollWidth > one.clientWidth + 1)
+    .map(one => (one.querySelector('thead') || one).innerText.replace(/\\s+/g, ' ').slice(0, 80))"""
 
 
 @dataclass
@@ -76,6 +94,14 @@ class Visit:
         """Tabs that are out of sight on a wide screen, where nothing shows that they could be scrolled to."""
         hidden = """() => { const bar = document.querySelector('.tabs'); return bar && bar.scrollWidth > bar.clientWidth + 1; }"""
         return ["tabs out of sight"] if self.page.evaluate(hidden) else []
+
+    def broken(self) -> list[str]:
+        """Words of tables that are broken in two."""
+        return [f"broken word: {one}" for one in self.page.evaluate(_BROKEN)]
+
+    def beyond(self) -> list[str]:
+        """Tables that go on beyond the edge of their card."""
+        return [f"beyond the edge: {one}" for one in self.page.evaluate(_BEYOND)]
 
     def axe(self, *, only: tuple[str, ...] = ()) -> list[str]:
         """Serious and critical findings of axe, by all its rules or by ``only`` these."""

@@ -85,7 +85,8 @@ def _is_page(client: object, path: str) -> bool:
 def test_every_page_of_a_tenant_as_its_owner(
     town: Town, furnished: Callable[[bool], dict[str, str]], signed_in: Callable[..., BrowserContext]
 ) -> None:
-    """No complaint of scripts or policy, nothing serious for axe in light and dark, no sideways scrolling at 360 px, all reachable by keyboard."""
+    """No complaint of scripts or policy, nothing serious for axe in light and dark, no sideways scrolling at 360 px, no table beyond its card
+    and no word in two on a wide screen, all reachable by keyboard."""
     paths = furnished(False)
     absent = {name for name, path in paths.items() if not _is_page(town.owner, path)}
     assert absent <= NO_PAGE, absent - NO_PAGE
@@ -128,7 +129,7 @@ def _walk(visit: Visit, paths: list[str], *, at_least: int) -> None:
     for path in paths:
         visit.wide_and_light()
         assert visit.open(path) == 200, path
-        found = visit.axe() + visit.keyboard() + visit.sideways() + visit.tabs()
+        found = visit.axe() + visit.keyboard() + visit.sideways() + visit.tabs() + visit.broken() + visit.beyond()
         visit.narrow_and_dark()
         found += [f"dark, {one}" for one in visit.axe(only=("color-contrast",))] + visit.sideways()
         wrong[path] = visit.complaints() + found

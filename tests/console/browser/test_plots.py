@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from tests.console.rows import AsOwner, Town
 
 
+# Every plot of a page as uPlot made it, in ``allDrawn``.
+ALL_DRAWN = (
+    "let made; Object.defineProperty(window, 'uPlot', { get: () => made, set: (plot) => { made = class extends plot {"
+    " constructor(...given) { super(...given); (window.allDrawn ||= []).push(this); } }; Object.assign(made, plot); } })"
+)
+# What of each plot's words at the left is wider than the room for them, which would be cut off.
+_CUT = """() => allDrawn.flatMap((plot) => {
+    const axis = plot.axes[1];
+    plot.ctx.font = axis.font[0];
+    return axis._values.filter((word) => plot.ctx.measureText(word).width / devicePixelRatio > axis._size - axis.gap);
+})"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_plots_are_drawn_kept_and_renewed(town: Town, as_owner: AsOwner, signed_in: Callable[..., BrowserContext], scheme: str) -> None:
     """Four plots with a canvas each; after htmx brought newer figures the same canvases show them; the browser complains of nothing."""
@@ -64,10 +77,7 @@ def test_a_single_figure_is_seen_and_small_ticks_differ(town: Town, as_owner: As
     made = town.acorn
     rows.store(as_owner, made, rows.record(made, started_at=rows.ago(minutes=30)))
     page = signed_in(town.owner).new_page()
-    page.add_init_script(
-        "let made; Object.defineProperty(window, 'uPlot', { get: () => made, set: (plot) => { made = class extends plot {"
-        " constructor(...given) { super(...given); (window.allDrawn ||= []).push(this); } }; Object.assign(made, plot); } })"
-    )
+    page.add_init_script(ALL_DRAWN)
     page.goto("/t/acorn?range=1h")
     page.locator(".plot canvas").first.wait_for()
     lone = "allDrawn[0].series[1].points.filter(allDrawn[0], 1, false)"
@@ -75,6 +85,28 @@ def test_a_single_figure_is_seen_and_small_ticks_differ(town: Town, as_owner: As
     assert page.evaluate("allDrawn[0].series[1].points.filter(allDrawn[0], 1, true)") is None  # wide enough for all points: uPlot draws them itself
     ticks = page.evaluate("allDrawn[2].axes[1].values(allDrawn[2], [0, 0.0005, 0.001, 0.0015])")
     assert ticks == ["0", "0.0005", "0.001", "0.0015"]
+
+
+def test_where_nothing_was_saved_or_asked_the_axes_are_read_in_full(town: Town, as_owner: AsOwner, signed_in: Callable[..., BrowserContext]) -> None:
+    """Figures that are all zero have an axis up to one; where words at the side are long, there is room for them."""
+    from tests.console import rows
+
+    made = town.acorn
+    rows.store(
+        as_owner, made, *(rows.record(made, started_at=rows.ago(minutes=number), cached_tokens=0, outcome="refused") for number in range(1, 9))
+    )
+    page = signed_in(town.owner, viewport={"width": 1280, "height": 900}).new_page()
+    page.add_init_script(ALL_DRAWN)
+    page.goto("/t/acorn?range=1h")
+    page.locator(".plot canvas").first.wait_for()
+    tops = page.evaluate("allDrawn.map((plot) => [plot.data[1].every((one) => !one), plot.scales.y.max])")
+    zero = [top for nothing, top in tops if nothing]
+    assert zero  # GPU time saved, for one
+    assert all(top >= 1 for top in zero)
+    assert page.evaluate(_CUT) == []
+    page.evaluate("allDrawn[0].setData([allDrawn[0].data[0], ...allDrawn[0].data.slice(1).map((all) => all.map(() => 123456789.5))])")
+    page.wait_for_function("() => allDrawn[0].axes[1]._values.some((word) => word.length > 9)")
+    assert page.evaluate(_CUT) == []
 
 
 def test_a_page_that_renews_itself_keeps_focus_and_what_is_open(town: Town, as_owner: AsOwner, signed_in: Callable[..., BrowserContext]) -> None:
