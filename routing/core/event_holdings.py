@@ -14,6 +14,7 @@ from routing.core.event_tables import (
     Group,
     Name,
     Owner,
+    Remains,
     Segment,
     Table,
     Target,
@@ -78,6 +79,7 @@ class Holdings:
         self._ignored_limit = ignored
         self.segments: dict[int, Segment] = {}
         self._numbers = 0
+        self._remains: list[Remains] = []
 
     def give_up(self, table: Table, reason: Unusable) -> None:
         """Nothing this target says can be used until its next generation."""
@@ -177,17 +179,34 @@ class Holdings:
         del self.segments[segment.number]
 
     def empty(self, table: Table) -> None:
-        """Forget all of a table's blocks."""
+        """Forget all of a table's blocks: at once for whoever asks, in slices (:meth:`sweep`) for the memory that they take."""
         for group in table.groups.values():
-            for segment in list(group.segments.values()):
-                self.drop_segment(segment)
-            for parked in [list(each.values()) for each in group.parked.values()]:
-                for waiting in parked:
-                    self.leave_parked(group, waiting)
+            for segment in group.segments.values():
+                segment.name.owner.blocks -= len(segment.held)
+                self.blocks -= len(segment.held)
+                del self.segments[segment.number]
+            for salt, parked in group.parked.items():
+                self.parked_in[salt] -= len(parked)
+                if not self.parked_in[salt]:
+                    del self.parked_in[salt]
+            self.parked_bytes -= group.parked_bytes
             self.orphan_bytes -= group.orphan_bytes
             self.ignored -= len(group.ignored)
-            group.known.clear()
+            self._remains.append(group.given_up())
         table.groups.clear()
+
+    def sweep(self, most: int) -> None:
+        """Take at most so many entries apart of what was forgotten."""
+        while most > 0 and self._remains:
+            found = self._remains[-1].shed(most)
+            if found < most:
+                self._remains.pop()
+            most -= found
+
+    @property
+    def remains(self) -> int:
+        """Blocks that were forgotten and still take memory."""
+        return sum(map(len, self._remains))
 
     def drop_name(self, salt: str) -> None:
         """Forget a claim and its blocks."""
@@ -243,8 +262,14 @@ class Holdings:
             active = [owner for owner in self.owners.values() if owner.blocks]
             payer = max(active, key=lambda owner: owner.blocks)
             over_share = payer.blocks - self.capacity_blocks // len(active)
-            for _ in range(max(1, min(over_share, self.blocks - self.capacity_blocks))):
-                self.drop(next(iter(payer.leaves)))
+            left = max(1, min(over_share, self.blocks - self.capacity_blocks))
+            while left:
+                leaf = next(iter(payer.leaves))
+                if leaf.segment not in self.segments:  # of what was forgotten and is not swept yet
+                    del payer.leaves[leaf]
+                    continue
+                self.drop(leaf)
+                left -= 1
                 payer.evicted += 1
                 self.counters["evicted"] += 1
 

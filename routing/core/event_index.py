@@ -31,6 +31,7 @@ DEFAULT_PARKED_BYTES = 256 * 1024**2
 DEFAULT_ORPHAN_BYTES = 64 * 1024**2
 DEFAULT_IGNORED_BYTES = 128 * 1024**2
 MAX_CLAIMS = 4096  # salts of one owner; the longest unused is forgotten first
+SWEEP_SLICE = 8192  # entries of forgotten blocks taken apart in one go: about 4 ms
 UNPARK_SLICE = 2048  # blocks credited in one go when a salt is claimed: about 5 ms
 
 
@@ -72,6 +73,7 @@ class EventIndex:
         parked_bytes: int = DEFAULT_PARKED_BYTES,
         orphan_bytes: int = DEFAULT_ORPHAN_BYTES,
         ignored_bytes: int = DEFAULT_IGNORED_BYTES,
+        sweep_slice: int = SWEEP_SLICE,
     ) -> None:
         self._contents = Contents(
             capacity_blocks=max(1, budget_bytes // BLOCK_BYTES),
@@ -82,6 +84,7 @@ class EventIndex:
         self.counters = self._contents.counters
         self._tables = self._contents.tables
         self._unparking: dict[str, None] = {}
+        self._sweep_slice = sweep_slice
 
     # -- targets ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -154,9 +157,11 @@ class EventIndex:
             self.advance()
 
     def advance(self, max_blocks: int = UNPARK_SLICE) -> int:
-        """Credit parked blocks of claimed salts, at most so many; returns how many it handled. ``apply`` does a slice too."""
+        """Credit parked blocks of claimed salts, at most so many; returns how many it handled. A slice of what was forgotten is taken apart as well.
+        ``apply`` does both too."""
         handled = 0
         contents = self._contents
+        contents.sweep(self._sweep_slice)
         while self._unparking and handled < max_blocks:
             salt = next(iter(self._unparking))
             name = contents.names.get(salt)
@@ -319,9 +324,11 @@ class EventIndex:
             else:
                 counters["unknown_events"] += 1
         counters["unknown_fields"] += batch.unknown_fields
+        # As many go as come: what was forgotten and what is new never take more memory together than the bound.
+        contents.sweep(self._sweep_slice + 2 * sum([len(event.hashes) for event in batch.events if isinstance(event, Stored)]))
         if self._unparking:
             self.advance()
-        self._contents.trim()
+        contents.trim()
         return Applied(
             stored=counters["stored"] - before["stored"],
             copies=counters["copies"] - before["copies"],
@@ -363,7 +370,7 @@ class EventIndex:
     def size_bytes(self) -> int:
         """About what everything takes."""
         contents = self._contents
-        return contents.blocks * BLOCK_BYTES + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
+        return (contents.blocks + contents.remains) * BLOCK_BYTES + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
 
 
 def _windowed(group: Group) -> bool:

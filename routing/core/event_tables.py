@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -180,6 +180,17 @@ class Segment:
             else:
                 del self.lost[block.parent]
 
+    def shed(self, known: dict[Hash, Block | Waiting], most: int) -> int:
+        """Take at most so many blocks of a segment that was given up out of ``known`` and of their owner's leaves; returns how many it found."""
+        held, leaves = self.held, self.name.owner.leaves
+        count = min(most, len(held))
+        for _ in range(count):
+            _, block = held.popitem()
+            del known[block.hash]
+            if not block.children:
+                leaves.pop(block, None)
+        return count + _shed(self.lost, most - count)
+
 
 class Group:
     """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
@@ -220,10 +231,64 @@ class Group:
         if others in (child, {}):
             del self.waiting_for[parent]
 
+    def given_up(self) -> Remains:
+        """Hold nothing any more; what was held comes back, to be taken apart in slices."""
+        remains = Remains(self.segments, self.known, self.parked, (self.orphans, self.waiting_for, self.ignored, self.gone))
+        self.known, self.segments, self.parked, self.waiting_for = {}, {}, {}, {}
+        self.orphans, self.ignored, self.gone = OrderedDict(), OrderedDict(), OrderedDict()
+        self.parked_bytes = self.orphan_bytes = 0
+        return remains
+
     def came(self, parent: Hash) -> list[Hash]:
         """The orphans that lack this parent, longest waiting first; they no longer wait."""
         children = self.waiting_for.pop(parent, None)
         return [] if children is None else [*children] if isinstance(children, dict) else [children]
+
+
+class Remains:
+    """What a KV group held when it was given up. Taking a million blocks apart takes half a second, so it is done in slices. No look-up finds any of
+    it, but its leaves stand among their owner's until then."""
+
+    __slots__ = ("_known", "_others", "_parked", "_segments")
+
+    def __init__(
+        self,
+        segments: dict[bytes, Segment],
+        known: dict[Hash, Block | Waiting],
+        parked: dict[str, OrderedDict[Hash, Waiting]],
+        others: Sequence[MutableMapping[Any, Any]],
+    ) -> None:
+        self._segments = segments
+        self._known = known
+        self._parked = parked
+        self._others = others
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def shed(self, most: int) -> int:
+        """Take at most so many entries apart; returns how many it found, fewer where nothing is left."""
+        left = most
+        while left and self._segments:
+            key = next(reversed(self._segments))
+            left -= self._segments[key].shed(self._known, left)
+            if left:
+                del self._segments[key]
+        while left and self._parked:
+            salt = next(reversed(self._parked))
+            left -= _shed(self._parked[salt], left)
+            if left:
+                del self._parked[salt]
+        for each in (self._known, *self._others):
+            left -= _shed(each, left)
+        return most - left
+
+
+def _shed(entries: MutableMapping[Any, Any], most: int) -> int:
+    count = min(most, len(entries))
+    for _ in range(count):
+        entries.popitem()
+    return count
 
 
 class Table:

@@ -462,6 +462,27 @@ _OUTWARD = [
         ("tests/routing/services/audits/test_calendar.py",),
     ),
     Mutant(
+        "the bound evicts an owner's blocks in place of what was forgotten",
+        "routing/core/event_holdings.py",
+        "                if leaf.segment not in self.segments:",
+        "                if False:",
+        (EVENT_INDEX,),
+    ),
+    Mutant(
+        "what was forgotten is taken apart at once",
+        "routing/core/event_tables.py",
+        "        count = min(most, len(held))\n",
+        "        count = len(held)\n",
+        (EVENT_INDEX,),
+    ),
+    Mutant(
+        "new blocks come faster than forgotten ones go",
+        "routing/core/event_index.py",
+        "self._sweep_slice + 2 * sum(",
+        "self._sweep_slice + 0 * sum(",
+        (EVENT_INDEX,),
+    ),
+    Mutant(
         "one owner's events take what is another's",
         "routing/core/byte_budget.py",
         "self.used_bytes + more <= self.whole_bytes // 2",

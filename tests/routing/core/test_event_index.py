@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -539,9 +540,56 @@ def test_clearing_forgets_all_that_a_target_holds_and_how_it_was_counted_stays()
     index.use_set_semantics(TARGET)
     index.apply(TARGET, batch(_root([1], "a"), _root([2], "b", "P"), stored([4], "c", parent=3), stored([5], "d")), 0.0)
     index.clear(TARGET)
+    assert _match(index, "a") == 0
+    index.advance()
     assert index.size_bytes == 0
     index.apply(TARGET, batch(_root([1], "a"), stored([2], "b", parent=1), stored([2], "b", parent=1), Removed((2,))), 0.0)
     assert _match(index, "ab") == 1
+
+
+def test_what_was_forgotten_is_taken_apart_in_slices_and_counts_until_then() -> None:
+    """A million blocks at once would hold up every request of the router for half a second."""
+    index = _index("A", sweep_slice=2)
+    index.apply(TARGET, batch(_root([1, 2, 3, 4], "abcd"), _root([5], "x"), _root([6], "y", "P"), stored([7], "c", parent=99)), 0.0)
+    whole = index.size_bytes
+    index.clear(TARGET)
+    assert (_match(index, "abcd"), index.sizes()[TARGET].credited, index._contents.remains) == (0, 0, 7)
+    seen = []
+    while index._contents.remains:
+        seen.append(index._contents.remains)
+        assert 0 < index.size_bytes <= whole
+        index.advance()
+    assert seen[0] == 7
+    assert all(0 <= before - after <= 2 for before, after in pairwise(seen))
+    assert index.size_bytes == 0
+    assert not index._contents.owners[b"A"].leaves
+
+
+def test_what_was_forgotten_and_what_is_new_never_take_more_than_the_bound() -> None:
+    index = _index("A", budget_bytes=12 * BLOCK_BYTES, sweep_slice=0)
+    for number in range(12):
+        index.apply(TARGET, batch(_root([number], chr(ord("a") + number))), 0.0)
+    for _ in range(3):
+        index.clear(TARGET)
+        for number in range(12):
+            index.apply(TARGET, batch(_root([number], chr(ord("a") + number))), 0.0)
+            assert index.size_bytes <= 12 * BLOCK_BYTES
+    assert index.counters["evicted"] == 0
+
+
+def test_a_full_owner_evicts_what_it_holds_and_not_what_was_forgotten() -> None:
+    """Leaves of a cleared engine that nobody swept stand first among the least recently used."""
+    index = _index("A", budget_bytes=4 * BLOCK_BYTES)
+    index.apply(TARGET, batch(_root([1], "a"), _root([2], "b")), 0.0)
+    index.clear(TARGET)
+    contents = index._contents
+    for number, letter in enumerate("cdefg", 3):
+        contents.store(contents.tables[TARGET], _root([number], letter))
+    contents.trim()
+    assert [_match(index, letter) for letter in "abcdefg"] == [0, 0, 0, 1, 1, 1, 1]
+    index.advance()
+    assert [_match(index, letter) for letter in "abcdefg"] == [0, 0, 0, 1, 1, 1, 1]
+    assert len(contents.owners[b"A"].leaves) == 4
 
 
 def test_unknown_events_and_fields_are_counted() -> None:

@@ -46,7 +46,7 @@ class EventMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = EventIndex(budget_bytes=self.budget_bytes)
+        self.index = EventIndex(budget_bytes=self.budget_bytes, sweep_slice=1)  # so that new blocks meet what is not swept yet
         self.claimed: set[str] = set()
         self.targets = {target: _Target() for target in TARGETS}
 
@@ -134,6 +134,10 @@ class EventMachine(RuleBasedStateMachine):
         self.index.claim(salt(name), ns_key=ns_key(name), owner=b"o", seed=seed(name))
         self.claimed.add(name)
 
+    @rule()
+    def time_passes(self) -> None:
+        self.index.advance()
+
     @invariant()
     def matches_the_engines(self) -> None:
         for target, known in self.targets.items():
@@ -167,7 +171,7 @@ def consistent(index: EventIndex) -> None:
         == sum(group.orphan_bytes for group in groups)
         == sum(each.size_bytes for group in groups for each in group.orphans.values())
     )
-    leaves = {id(block) for owner in contents.owners.values() for block in owner.leaves}
+    leaves = {id(block) for owner in contents.owners.values() for block in owner.leaves if block.segment in contents.segments}
     for group in groups:
         assert len(group.known) == sum(len(segment.held) for segment in group.segments.values()) + len(group.orphans) + sum(
             len(parked) for parked in group.parked.values()
@@ -182,6 +186,9 @@ def consistent(index: EventIndex) -> None:
             assert segment.lost == {parent: parents.count(parent) for parent in parents}
             assert segment.lower == sum(1 for block in segment.held.values() if not block.copies & 255)
     assert len(leaves) == sum(1 for group in groups for segment in group.segments.values() for block in segment.held.values() if not block.children)
+
+    if not contents.remains:
+        assert len(leaves) == sum(len(owner.leaves) for owner in contents.owners.values())
 
 
 TestEventMachine = pytest.mark.timeout(300)(EventMachine.TestCase)
