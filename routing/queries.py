@@ -383,14 +383,8 @@ def residency(found: Routers, url: str) -> Said:
         replicas = router.report.get("replicas")
         said = replicas.get(url) if isinstance(replicas, dict) else None
         if isinstance(said, dict):
-            heard = heard.plus(said, said_at_s(router))
+            heard = heard.plus(said)
     return heard
-
-
-def said_at_s(router: RouterStatus) -> float | None:
-    """When a router made its report, in unix seconds by its own clock; None where it does not say."""
-    at = moment(router.report.get("at"))
-    return None if at is None else at.timestamp()
 
 
 def moment(seconds: object) -> datetime | None:

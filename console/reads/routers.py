@@ -106,8 +106,7 @@ def loads(found: queries.Routers) -> dict[str, Load]:
             continue
         for url, said in replicas.items():
             if url in sums or len(sums) < MAX_REPLICAS:
-                row = said if isinstance(said, dict) else {"condition": said}
-                sums[url] = _added(sums.get(url, Load()), row, queries.said_at_s(router))
+                sums[url] = _added(sums.get(url, Load()), said if isinstance(said, dict) else {"condition": said})
     return sums
 
 
@@ -148,7 +147,7 @@ def calibrations(found: queries.Routers, url: str) -> list[Learned]:
     return said
 
 
-def _added(before: Load, said: Mapping[str, Any], at_s: float | None) -> Load:
+def _added(before: Load, said: Mapping[str, Any]) -> Load:
     condition = said.get("condition")
     health = condition if isinstance(condition, str) and condition else "unknown"
     return replace(
@@ -157,7 +156,7 @@ def _added(before: Load, said: Mapping[str, Any], at_s: float | None) -> Load:
         reach=queries.reach_with(before.reach, said),
         in_flight=_sum(before.in_flight, said.get("in_flight"), int),
         queued_tokens=_sum(before.queued_tokens, said.get("queued_tokens"), float),
-        said=before.said.plus(said, at_s),
+        said=before.said.plus(said),
         routers=before.routers + 1,
     )
 

@@ -27,16 +27,14 @@ class Said:
     event_blocks: int | None = None
     routers: int = 0
 
-    def plus(self, row: Mapping[str, Any], at_s: float | None) -> Said:
-        """With one more router's row on the engine, said at ``at_s`` (unix seconds; None: not known). What is malformed in it tells nothing."""
-        state, reason, lasting_s, blocks = (row.get(name) for name in ("residency", "residency_reason", "residency_for_s", "event_blocks"))
+    def plus(self, row: Mapping[str, Any]) -> Said:
+        """With one more router's row on the engine. What is malformed in it tells nothing."""
+        state, reason, since, blocks = (row.get(name) for name in ("residency", "residency_reason", "residency_since", "event_blocks"))
         held = self.event_blocks if isinstance(blocks, bool) or not isinstance(blocks, int) else max(blocks, self.event_blocks or 0)
         if not isinstance(state, str) or not state:
             return Said(self.state, self.reasons, self.since_s, held, self.routers)
         reasons = frozenset({reason} if isinstance(reason, str) and reason else ())
-        since_s = None
-        if at_s is not None and isinstance(lasting_s, int | float) and not isinstance(lasting_s, bool):
-            since_s = at_s - lasting_s
+        since_s = None if isinstance(since, bool) or not isinstance(since, int | float) else float(since)
         if not self.state or _sureness(state) < _sureness(self.state):
             return Said(state, reasons, since_s, held, self.routers + 1)
         if state != self.state:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from routing.core import residency_state
@@ -52,6 +53,7 @@ class Book:
     ranks: dict[str, dict[int, Residency]] = field(default_factory=dict)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     counts: Counter[tuple[State, State]] = field(default_factory=Counter)  # of changes, by the states before and after
+    since: dict[Target, float] = field(default_factory=dict)  # when each target's state began, in unix seconds: for people, and for who compares
     losses: Counter[str] = field(default_factory=Counter)  # times that messages of an engine were lost or unreadable, by its URL
     _shown: dict[str, Shown] = field(default_factory=dict)  # what :meth:`of` found, until the next change: each decision asks for every engine
 
@@ -65,6 +67,7 @@ class Book:
         """Its events are read no longer."""
         held = self.ranks.get(target[0], {})
         held.pop(target[1], None)
+        self.since.pop(target, None)
         self._shown.pop(target[0], None)
         if not held:
             self.ranks.pop(target[0], None)
@@ -105,9 +108,14 @@ class Book:
         held = self.ranks.get(url)
         if not held:
             return NO_EVENTS
-        worst = min(held.values(), key=lambda one: _WORST_FIRST.index(one.state))
+        worst = held[_worst(held)]
         shown = self._shown[url] = Shown(worst.state, worst.reason, worst.since_s, tuple((url, rank) for rank in held))
         return shown
+
+    def since_at(self, url: str) -> float | None:
+        """When the engine's state, that of its worst rank, began, in unix seconds; None without events."""
+        held = self.ranks.get(url)
+        return self.since.get((url, _worst(held))) if held else None
 
     def of_rank(self, target: Target) -> Shown:
         """One rank's state, where requests name it."""
@@ -136,5 +144,11 @@ class Book:
         if change.before == change.after:
             return  # another reason for the same state
         self.counts[change.before, change.after] += 1
-        self.changes.append(Change(target=target, before=change.before, after=change.after, reason=change.reason, at=time.time()))
+        self.since[target] = now = time.time()
+        self.changes.append(Change(target=target, before=change.before, after=change.after, reason=change.reason, at=now))
         log.info("residency of %s rank %d: %s, was %s; reason: %s", target[0], target[1], change.after, change.before, change.reason)
+
+
+def _worst(held: Mapping[int, Residency]) -> int:
+    """The rank whose events can be trusted least, the first of them."""
+    return min(held, key=lambda rank: _WORST_FIRST.index(held[rank].state))

@@ -289,13 +289,13 @@ def test_without_valkey_a_replica_is_answered_and_its_reach_is_unknown(acorn: Ho
 
 
 def _tell(valkey_url: str, **reports: dict[str, Any]) -> None:
-    """Put reports of routers where routers put them, said at one moment."""
+    """Put reports of routers where routers put them."""
     with redis.Redis.from_url(valkey_url) as client:
         for name, replicas in reports.items():
-            client.set(f"saltroute:router:{name}", json.dumps({"versions": {}, "at": 1_700_000_000.0, "replicas": replicas}), ex=60)
+            client.set(f"saltroute:router:{name}", json.dumps({"versions": {}, "replicas": replicas}), ex=60)
 
 
-EXACT = {"condition": "ok", "residency": "exact", "residency_reason": "ok", "residency_for_s": 600.0, "event_blocks": 1200}
+EXACT = {"condition": "ok", "residency": "exact", "residency_reason": "ok", "residency_since": 1_699_999_400.0, "event_blocks": 1200}
 
 
 def test_on_what_its_residency_rests_why_and_since_when(acorn: House, pool: Any, valkey_url: str) -> None:
@@ -304,8 +304,8 @@ def test_on_what_its_residency_rests_why_and_since_when(acorn: House, pool: Any,
     urls = [f"http://127.0.0.1:900{number}" for number in range(1, 6)]
     for name, url in zip("abcde", urls, strict=True):
         new(api, name=name, url=url)
-    warming = {**EXACT, "residency": "warming", "residency_reason": "late_join", "residency_for_s": 100.0, "event_blocks": 7}
-    history = {"condition": "ok", "residency": "history", "residency_reason": "no_events", "residency_for_s": None, "event_blocks": 0}
+    warming = {**EXACT, "residency": "warming", "residency_reason": "late_join", "residency_since": 1_699_999_900.0, "event_blocks": 7}
+    history = {"condition": "ok", "residency": "history", "residency_reason": "no_events", "residency_since": None, "event_blocks": 0}
     away = {**EXACT, "condition": "failing (active)"}
     _tell(valkey_url, r1=dict(zip(urls, (EXACT, EXACT, history, away), strict=False)), r2={urls[1]: warming, urls[2]: history})
     listed = {one["name"]: one["residency"] for one in api.get("replicas").json()["results"]}
@@ -359,7 +359,7 @@ def test_every_role_reads_the_residency_of_its_own_replicas_and_nobody_that_of_o
 
 def test_without_valkey_its_residency_is_unknown_and_malformed_reports_say_nothing(acorn: House, pool: Any, settings: Any, valkey_url: str) -> None:
     new(acorn.api())
-    _tell(valkey_url, r1={URL: {**EXACT, "residency": 7}}, r2={URL: "ok"}, r3={URL: {**EXACT, "residency_for_s": 1e300}})
+    _tell(valkey_url, r1={URL: {**EXACT, "residency": 7}}, r2={URL: "ok"}, r3={URL: {**EXACT, "residency_since": 1e300}})
     shown = acorn.api().get("replicas/a").json()["residency"]
     assert (shown["state"], shown["since"], shown["routers"]) == ("exact", None, 1)
     settings.VALKEY_URL = "unix:///nowhere/valkey.sock"

@@ -11,49 +11,43 @@ from hypothesis import strategies as st
 
 from routing.core.residency_said import SURENESS, Said
 
-AT_S = 1_000.0
+
+def row(state: Any, reason: Any = "ok", since: Any = None, blocks: Any = None) -> dict[str, Any]:
+    return {"residency": state, "residency_reason": reason, "residency_since": since, "event_blocks": blocks}
 
 
-def row(state: Any, reason: Any = "ok", for_s: Any = None, blocks: Any = None) -> dict[str, Any]:
-    return {"residency": state, "residency_reason": reason, "residency_for_s": for_s, "event_blocks": blocks}
-
-
-def summed(*rows: dict[str, Any], at_s: float | None = AT_S) -> Said:
+def summed(*rows: dict[str, Any]) -> Said:
     said = Said()
     for one in rows:
-        said = said.plus(one, at_s)
+        said = said.plus(one)
     return said
 
 
 def test_the_least_sure_state_stands_with_its_own_reason_and_its_own_time() -> None:
-    rows = (row("exact", "ok", 500.0, 40), row("degraded", "gap", 20.0, 7), row("warming", "late_join", 90.0, 9))
+    rows = (row("exact", "ok", 500.0, 40), row("degraded", "gap", 980.0, 7), row("warming", "late_join", 910.0, 9))
     for order in permutations(rows):
         assert summed(*order) == Said("degraded", frozenset({"gap"}), 980.0, 40, 3)
     assert summed(rows[0]) == Said("exact", frozenset({"ok"}), 500.0, 40, 1)
 
 
 def test_of_the_same_state_all_reasons_stand_and_the_longest_time() -> None:
-    rows = (row("warming", "restart", 5.0), row("warming", "late_join", 60.0), row("warming", "restart"))
+    rows = (row("warming", "restart", 995.0), row("warming", "late_join", 940.0), row("warming", "restart"))
     for order in permutations(rows):
         assert summed(*order) == Said("warming", frozenset({"restart", "late_join"}), 940.0, None, 3)
 
 
 def test_a_word_of_a_newer_router_is_the_least_sure_and_stands_as_it_is() -> None:
-    assert summed(row("history"), row("frozen", "cold", 1.0), row("exact")) == Said("frozen", frozenset({"cold"}), 999.0, None, 3)
+    assert summed(row("history"), row("frozen", "cold", 999.0), row("exact")) == Said("frozen", frozenset({"cold"}), 999.0, None, 3)
 
 
 @pytest.mark.parametrize("odd", [{}, row(None), row(""), row(7), row(["exact"]), row(None, "gap", 3.0)])
 def test_what_says_no_state_tells_nothing(odd: dict[str, Any]) -> None:
     assert summed(odd) == Said()
-    known = summed(row("warming", "restart", 5.0, 3))
-    assert known.plus(odd, AT_S) == known
-    assert known.plus(row("warming", 9, "long", True), AT_S) == Said("warming", frozenset({"restart"}), 995.0, 3, 2)
-
-
-def test_without_the_time_of_the_report_nobody_knows_since_when() -> None:
-    assert summed(row("exact", "ok", 500.0), at_s=None) == Said("exact", frozenset({"ok"}), None, None, 1)
+    known = summed(row("warming", "restart", 995.0, 3))
+    assert known.plus(odd) == known
+    assert known.plus(row("warming", 9, "long", True)) == Said("warming", frozenset({"restart"}), 995.0, 3, 2)
 
 
 @given(st.permutations([row(state, state[:3], float(number), number) for number, state in enumerate(SURENESS)]))
 def test_the_order_of_routers_does_not_matter(rows: list[dict[str, Any]]) -> None:
-    assert summed(*rows) == Said("history", frozenset({"his"}), AT_S, 3, 4)
+    assert summed(*rows) == Said("history", frozenset({"his"}), 0.0, 3, 4)

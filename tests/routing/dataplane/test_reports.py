@@ -62,6 +62,7 @@ async def test_an_engine_is_reported_with_what_it_says_of_itself(rig: Rig) -> No
         "residency": "history",
         "residency_reason": "no_events",
         "residency_for_s": None,
+        "residency_since": None,
         "event_blocks": 0,
         "residency_blocks": 15,
         "trust": told["trust"],

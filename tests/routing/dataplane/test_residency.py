@@ -44,6 +44,27 @@ def test_a_change_of_state_is_logged_counted_and_reported_and_a_change_of_reason
     assert [record.getMessage().split("; ")[1] for record in caplog.records] == ["reason: subscribing", "reason: ok", "reason: restart"]
 
 
+def test_when_a_state_began_is_told_in_unix_seconds_and_stays_until_it_changes() -> None:
+    """That of the worst rank, as in the log of changes; another reason for the same state is no beginning."""
+    book = Book()
+    assert book.since_at(A[0]) is None
+    for target in (A, A1):
+        book.begin(target, 1.0)
+        book.drop(target, "subscribing", now_s=2.0)
+    book.add(A1, "gap", 3.0)
+    began_at = book.changes[-1].at
+    book.add(A1, "replay", 4.0)
+    book.drop(A1, "gap", now_s=5.0)
+    assert book.of(A[0]).reason == "replay"
+    assert book.since_at(A[0]) == began_at == book.since[A1]
+    assert book.since[A] == book.changes[1].at < began_at
+    book.end(A1)
+    assert book.since_at(A[0]) == book.since[A]
+    book.end(A)
+    assert book.since_at(A[0]) is None
+    assert book.since == {}
+
+
 STEPS = ("begin", "end", "gap", "no gap", "restarted", "subscribed")
 
 
