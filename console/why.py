@@ -7,7 +7,7 @@ come from the disclosed side, so that the answer tells no more than the table be
 from __future__ import annotations
 
 from console.templatetags.console_text import count, seconds, share
-from routing.core import glossary
+from routing.core import cause_words, glossary
 from routing.core.record import DecisionRecord
 from routing.services.disclosure import WAIT_STEP_S, Disclosed
 
@@ -32,7 +32,8 @@ def sentence(record: DecisionRecord, seen: Disclosed) -> str:
     if record.outcome == "client_error":
         return f"The request was answered {record.status}{_code(record)}: the client has to change it, no replica is to blame."
     if record.outcome == "client_cancelled" and record.ttft_s is None:
-        return f"The client left after {seconds(record.e2e_s)}, before the first token."
+        left = f"The client left after {seconds(record.e2e_s)}, before the first token."
+        return left if seen.cause is None else f"{left} {seen.cause.sentence}"
     if record.outcome in ("upstream_error", "timeout", "incomplete") and record.ttft_s is None:
         return _failed(record)
     return " ".join([_speed(record), *_cause(record, seen), *_ending(record)])
@@ -154,14 +155,7 @@ def _ending(record: DecisionRecord) -> list[str]:
 
 
 def _refused(record: DecisionRecord, seen: Disclosed) -> str:
-    reasons: dict[str, int] = {}
-    for one in seen.candidates:
-        if one.refusal:
-            reasons[one.refusal] = reasons.get(one.refusal, 0) + 1
-    if reasons and all(one.refusal for one in seen.candidates):
-        said = ", ".join(f"{number} {glossary.label('refusal', reason)}" for reason, number in sorted(reasons.items()))
-        return f"Refused with {record.status}{_code(record)}: no replica could take it ({said})."
-    return f"Refused with {record.status}{_code(record)} before any replica was asked."
+    return cause_words.refused(record.status, record.error_code, [one.refusal for one in seen.candidates])
 
 
 def _failed(record: DecisionRecord) -> str:

@@ -23,6 +23,7 @@ IN_ORDER = (
     "router",
     "queue_router",
     "retry",
+    "no_answer",
     "queue_engine",
     "replica",
     "transfer",

@@ -6,6 +6,7 @@ would have needed for the first token is the part ``ideal``; everything else has
     router              reading, tokenising, deciding                                              measured
     queue_router        waiting in the router's own queue                                          measured
     retry               attempts that failed before the one that served                            measured
+    no_answer           the replica did not answer, and failed its health checks meanwhile         measured
     transfer            moving KV blocks from a prefill replica                                    measured
     generation          from the first token to the end (whole answers: tokens at the usual pace)  measured, or estimated
     missed_*            prompt tokens computed that a warm replica would have held                 estimated: tokens / prefill rate
@@ -13,12 +14,12 @@ would have needed for the first token is the part ``ideal``; everything else has
     queue_engine        others' work at the replica                                                estimated: what is left, within a bound
     unexplained         what is left then
 
-Engines tell no queue time for a request, so ``queue_engine`` is a residual, and only where somebody else's work was known to be there, up to
-``OTHERS_FACTOR`` times the wait that was expected plus the request's own work once more. Where the estimated parts exceed what was measured, all of
-them shrink alike; while nobody has measured the replica's rate they also grow alike on an idle one, and the bound on a busy one grows, up to
-``MOST_GROWTH`` times. Of a whole answer from a replica whose pace of generation nobody knows, nothing grows: ``queue_engine`` is ``OTHERS_FACTOR``
-times the expected wait at most, and the rest is generation. Read are the router's own clock, the engine's ``usage`` and what the router believed when
-it decided; nothing else.
+Engines tell no queue time for a request, so ``queue_engine`` is a residual, and only where somebody else was known to be there, for no longer than
+they were, up to ``OTHERS_FACTOR`` times the wait that was expected plus the request's own work once more. Where the estimated parts exceed what was
+measured, all of them shrink alike; while nobody has measured the replica's rate they also grow alike on an idle one, and the bound on a busy one
+grows, up to ``MOST_GROWTH`` times. Of a whole answer from a replica whose pace of generation nobody knows nothing but its end was measured: nothing
+grows, ``queue_engine`` is the expected wait at most, and the rest is generation. Read are the router's own clock, the engine's ``usage``, its health
+checks and what the router believed of others; nothing else.
 
 Missed tokens are told apart along the prompt, from the first token that was not cached on:
 
@@ -45,6 +46,7 @@ Part = Literal[
     "queue_router",
     "queue_engine",
     "retry",
+    "no_answer",
     "transfer",
     "missed_evicted",
     "missed_not_ready",
@@ -112,7 +114,8 @@ def missed(known: Known, *, cached_tokens: int, warm_tokens: int, rounding_token
 @dataclass(frozen=True, slots=True)
 class Times:
     """What the router's clock says, in seconds. ``serving_s`` is the last attempt from dispatch to its end (0: none was made), ``first_token_s`` its
-    time to the first byte of a stream; None: there was none, or the answer came whole."""
+    time to the first byte of a stream; None: there was none, or the answer came whole. ``silent_s``: at its end the replica had not answered for
+    so long, nor health checks."""
 
     total_s: float
     router_s: float = 0.0
@@ -121,11 +124,16 @@ class Times:
     transfer_s: float = 0.0
     serving_s: float = 0.0
     first_token_s: float | None = None
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was to do at the replica. Rates in prompt tokens/s, > 0; ``wait_s`` was expected for others' work, ``busy``: somebody else was there."""
+    """What was to do at the replica. Rates in prompt tokens/s, > 0.
+
+    Of others: ``wait_s`` was expected for their work, ``behind_s`` is what could have come on top, ``others_s`` how long they were there at most (0:
+    nobody was; infinite: nobody knows when they left).
+    """
 
     prompt_tokens: int = 0
     warm_tokens: int = 0
@@ -133,7 +141,8 @@ class Work:
     pool_rate: float = 8000.0
     fixed_s: float = 0.0
     wait_s: float = 0.0
-    busy: bool = False
+    behind_s: float = 0.0
+    others_s: float = 0.0
     completion_tokens: int = 0
     token_s: float | None = None  # the replica's usual time per generated token; None: not known
     learned: bool = True  # the rates come from answers; False: nobody has measured any yet
@@ -148,8 +157,9 @@ def split(times: Times, work: Work, misses: Mapping[str, int]) -> dict[str, int]
     serving_us = min(purse.left_us, _us(times.serving_s))
     if serving_us:
         inside = _Purse(serving_us)
+        inside.take("no_answer", _us(times.silent_s))
         if times.first_token_s is not None:
-            inside.take("generation", serving_us - _us(times.first_token_s))
+            inside.take("generation", inside.left_us - _us(times.first_token_s))
         inside.take("transfer", _us(times.transfer_s))
         _estimate(inside, work, misses, whole=times.first_token_s is None)
         for part, part_us in inside.parts.items():
@@ -172,16 +182,16 @@ def _estimate(purse: _Purse, work: Work, misses: Mapping[str, int], *, whole: bo
     available_us = purse.left_us
     wanted_us = sum(_us(value) for value in wanted.values())
     pace_unknown = whole and work.completion_tokens > 1 and work.token_s is None
-    most = 1.0 if work.learned or work.busy or work.wait_s > 0 or pace_unknown else MOST_GROWTH
+    shared = work.others_s > 0
+    most = 1.0 if work.learned or shared or pace_unknown else MOST_GROWTH
     fit = min(most, available_us / wanted_us) if wanted_us else 1.0
     for part, value in wanted.items():
         purse.take(part, int(_us(value) * fit))
-    if pace_unknown:  # nothing tells generation from others' work but the wait that was expected
-        purse.take("queue_engine", _us(OTHERS_FACTOR * work.wait_s))
-        purse.take("generation", purse.left_us)
-    elif work.busy or work.wait_s > 0:
-        purse.take("queue_engine", _us((OTHERS_FACTOR * work.wait_s + own_s) * (1.0 if work.learned else MOST_GROWTH)))
-    purse.take("unexplained", purse.left_us)
+    if shared:
+        likely_s = (OTHERS_FACTOR * (work.wait_s + work.behind_s) + own_s) * (1.0 if work.learned else MOST_GROWTH)
+        # Where nothing tells the rest from generation, others took what they were expected to and no more.
+        purse.take("queue_engine", _us(min(work.others_s, work.wait_s if pace_unknown else likely_s)))
+    purse.take("generation" if pace_unknown else "unexplained", purse.left_us)
 
 
 class _Purse:

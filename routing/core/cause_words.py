@@ -5,8 +5,10 @@ Pure; it names no replica and no load, so that whoever may read the parts may re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
+from routing.core import glossary
 from routing.core.record import CauseRecord
 
 _NOTABLE_SHARE = 0.15  # of the whole; what takes less is not worth a clause
@@ -28,6 +30,7 @@ _OTHERS: Mapping[str, str] = {
     "queue_router": "passed in the router's queue, until a replica had time",
     "queue_engine": "passed behind other requests at the replica (estimated)",
     "retry": "went to attempts that failed",
+    "no_answer": "passed while the replica did not answer, and failed its health checks",
     "transfer": "passed while its cache was moved from one replica to another",
     "slow_replica": "would have been saved by the fastest kind of replica in the pool (estimated)",
     "generation": "passed from the first token to the end of the answer",
@@ -48,6 +51,16 @@ def sentence(cause: CauseRecord, parts_us: Mapping[str, int]) -> str:
         others += [(value, part) for value, part in excess if part in _AGAIN and value >= max(_NOTABLE_US, _NOTABLE_MISS_SHARE * total_us)][:1]
     clauses = [_clause(cause, main, parts_us[main]), *(_clause(cause, part, value) for value, part in others)]
     return f"Of the {_time(total_us)} that it took in all, {'; '.join(clauses)}."
+
+
+def refused(status: int, code: str | None, refusals: Sequence[str | None]) -> str:
+    """Why the request went nowhere. ``refusals`` are what speaks against each replica, as the reader may see it; None: nothing does."""
+    said = f"Refused with {status}{f' ({code})' if code else ''}"
+    if not refusals or not all(refusals):
+        return f"{said} before any replica was asked."
+    counts = Counter(one for one in refusals if one is not None)
+    told = ", ".join(f"{number} {glossary.label('refusal', reason)}" for reason, number in sorted(counts.items()))
+    return f"{said}: no replica could take it ({told})."
 
 
 def _clause(cause: CauseRecord, part: str, value_us: int) -> str:

@@ -81,9 +81,11 @@ _CAUSE = {
     "router": Term("router", "Reading the request, counting its tokens and choosing a replica."),
     "queue_router": Term("queue in the router", "Waiting in the router until a replica had time. More or faster replicas make it shorter."),
     "queue_engine": Term(
-        "queue in the engine", "Others' requests were ahead of it inside the engine. Engines do not report this, so it is estimated."
+        "queue in the engine",
+        "Others' requests were ahead of it inside the engine. Engines do not report this, so it is estimated, where others were known to be there.",
     ),
     "retry": Term("failed attempts", "Attempts at replicas that failed before the one that served it."),
+    "no_answer": Term("no answer", "The replica did not answer, and failed the router's health checks meanwhile: it hangs, or cannot be reached."),
     "transfer": Term("cache transfer", "Moving the prompt's cache from the replica that computed it to the one that answered."),
     "missed_evicted": Term(
         "computed again: evicted", "Prompt tokens that had been sent to a replica, which no longer had them: its cache is too small for its traffic."

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from routing.core.peering import Beat, Head, Load, Placement, Settled
 from routing.core.prefix import DIGEST_BYTES
 from routing.core.residency import HistoryIndex
+from routing.core.work_clock import WorkClock
 
 FRESH_S = 0.5  # two beats: until then a load counts in full
 SILENT_S = 1.0  # from then on not at all
@@ -138,6 +139,7 @@ class Siblings:
         self._marks: OrderedDict[bytes, Window] = OrderedDict()
         self._known: dict[bytes, _Sibling] = {}
         self._parked: list[_Parked] = []
+        self._clocks: dict[str, WorkClock] = {}  # of siblings' requests, by engine, from when their beginning and end was heard
         self._open_blocks = 0
 
     # -- messages -----------------------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ class Siblings:
         effects, sibling = Effects(), self._known[head.process]
         if head.counter > sibling.counter:
             sibling.counter, sibling.blocks = head.counter, beat.blocks
-            sibling.loads = {here.engines[load.engine]: load for load in beat.loads if load.engine in here.engines}
+            self._keep(sibling, {here.engines[load.engine]: load for load in beat.loads if load.engine in here.engines}, now_s)
         if sibling.next is None:
             sibling.next = beat.number
         if beat.number > sibling.next and len(sibling.waiting) < MAX_WAITING:
@@ -190,6 +192,15 @@ class Siblings:
             self._merge(sibling, beat, now_s, here, effects)
         self._follow(sibling, here, effects)
         return effects
+
+    def _keep(self, sibling: _Sibling, loads: dict[str, Load], now_s: float) -> None:
+        """Put the loads that a sibling has by its last word in the place of those before."""
+        for url in sibling.loads.keys() | loads.keys():
+            before, after = sibling.loads.get(url), loads.get(url)
+            by = (0 if after is None else after.in_flight) - (0 if before is None else before.in_flight)
+            if by:
+                self._clocks.setdefault(url, WorkClock()).change(by, now_s)
+        sibling.loads = loads
 
     def _follow(self, sibling: _Sibling, here: Here, effects: Effects) -> None:
         """Merge the beats whose turn it is."""
@@ -218,7 +229,7 @@ class Siblings:
                     effects.unexplained.add(url)
                 sibling.missing[url] = missing
         if beat.leaving:
-            self._part(process, here.index)
+            self._part(process, heard_at_s, here.index)
 
     def _place(self, parked: _Parked, sibling: _Sibling, here: Here, effects: Effects, *, again: bool = False) -> bool:
         """Put one placement into the index; False where its beginning is not known (yet): it waits for that a while."""
@@ -288,7 +299,7 @@ class Siblings:
         for process, sibling in list(self._known.items()):
             if now_s - sibling.heard_at_s > GONE_S:
                 effects.unexplained.update(url for url, load in sibling.loads.items() if load.asked)  # it may have asked more, and not said so
-                self._part(process, here.index)
+                self._part(process, now_s, here.index)
                 continue
             self._expire(sibling, now_s, here.index)
             if sibling.waiting and now_s - min(at_s for _, at_s in sibling.waiting.values()) > PARKED_S:
@@ -299,6 +310,9 @@ class Siblings:
         kept = [one for one in self._parked if one.until_s >= now_s]
         self.counts["orphaned"] += len(self._parked) - len(kept)
         self._parked = kept
+        if len(self._clocks) > len(here.engines):
+            known = set(here.engines.values())
+            self._clocks = {url: clock for url, clock in self._clocks.items() if url in known or clock.count}
         return effects
 
     def _expire(self, sibling: _Sibling, now_s: float, index: HistoryIndex) -> None:
@@ -310,8 +324,9 @@ class Siblings:
             self._settle(sibling.open.pop(serial), _UNKNOWN, 0.0, index)
         sibling.settled_below, sibling.looked_at_s = sibling.oldest_open, now_s
 
-    def _part(self, process: bytes, index: HistoryIndex) -> None:
+    def _part(self, process: bytes, now_s: float, index: HistoryIndex) -> None:
         sibling = self._known.pop(process, _Sibling(process))
+        self._keep(sibling, {}, now_s)
         for opened in sibling.open.values():
             self._settle(opened, _UNKNOWN, 0.0, index)
 
@@ -329,6 +344,11 @@ class Siblings:
             waiting += weight * told.waiting
             in_flight += weight * told.in_flight
         return Shared(queued_tokens, waiting, in_flight) if in_flight or queued_tokens else NONE_SHARED
+
+    def busy_s(self, url: str, now_s: float) -> float:
+        """For how long siblings have had requests at an engine so far, by what was heard. The end of each was heard up to ``TRANSIT_S`` late."""
+        clock = self._clocks.get(url)
+        return 0.0 if clock is None else clock.read(now_s)[0]
 
     def told_all_before(self, at_s: float) -> bool:
         """Whether everything that siblings sent to engines until ``at_s`` was heard here, as far as one can know. Where no sibling was ever met

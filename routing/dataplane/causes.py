@@ -1,11 +1,12 @@
 """What the router notes of a request to say afterwards what its time went into; the split itself is :mod:`routing.core.cause`.
 
-Before the dispatch five numbers are kept; everything else is done when the answer has gone, so that no request waits for it.
+Before the dispatch a few numbers are kept; everything else is done when the answer has gone, so that no request waits for it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from routing.core import cause, prefix
 from routing.core.cause import Known, Times, Work
 from routing.core.divergence import Compared, Turn, Turns, prints
 from routing.core.record import CauseRecord
+from routing.core.siblings import TRANSIT_S, Shared
 from routing.core.trust import DEFAULT_BLOCK_TOKENS, engine_rule
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ _SOMEBODY = 0.1  # requests of others; what a scrape showed fades
 
 
 @dataclass(frozen=True, slots=True)
+class Others:
+    """Who else was where the prompt is computed, as of the dispatch: requests of this router, what siblings had told, and requests that a scrape
+    showed beyond both. ``mine_s`` and ``told_s`` are what the clocks of the first two said then, in seconds; ``place`` names the second."""
+
+    mine: int
+    mine_s: float
+    told: Shared
+    told_s: float
+    foreign: float
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """As of the dispatch: rates in tokens/s, times in seconds, ``at_s`` monotonic."""
 
@@ -40,8 +55,10 @@ class Noted:
     fixed_s: float
     learned: bool
     token_s: float | None
-    behind_s: float  # of others' work beyond the expected wait, were every request of others there still at its prompt
-    busy: bool
+    others: Others
+    mean_s: float  # the prompt of one request, as they are there
+    replica_id: str  # where the prompt is computed
+    attempts: int  # that had ended by then
     url: str
     answers_url: str  # of the replica that answers, where another one computes the prompt
     restarts: int
@@ -72,8 +89,15 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
     pool_rate = plane.pool_rate(flight.endpoint) if flight.endpoint is not None else None
     engine, place = choice.computes.engine, choice.computes.place
     rate = engine.calibration.rate(pool_rate, now_s)
-    _, foreign_running = place.foreign(now_s)
-    others = foreign_running + plane.siblings.load(place.key, now_s).in_flight
+    foreign_tokens, foreign_running = place.foreign(now_s)
+    others = Others(
+        mine=place.in_flight,
+        mine_s=engine.work.read(now_s)[1],
+        told=plane.siblings.load(place.key, now_s),
+        told_s=plane.siblings.busy_s(place.key, now_s),
+        foreign=foreign_tokens / max(1.0, engine.mean_uncached_tokens) + foreign_running,
+        place=place.key,
+    )
     return Noted(
         at_s=now_s,
         rate=rate,
@@ -81,8 +105,10 @@ def note(plane: Plane, flight: Flight, choice: Choice) -> Noted:
         fixed_s=engine.calibration.fixed_s,
         learned=pool_rate is not None or engine.calibration.own_rate is not None,
         token_s=plane.causes.token_s.get(choice.engine.url),
-        behind_s=others * engine.mean_uncached_tokens / rate,
-        busy=place.in_flight > 0 or others > _SOMEBODY,
+        others=others,
+        mean_s=engine.mean_uncached_tokens / rate,
+        replica_id=str(choice.computes.replica.entry.id),
+        attempts=len(flight.attempts),
         url=engine.url,
         answers_url=choice.engine.url,
         restarts=engine.restarts,
@@ -94,7 +120,7 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     """Split the time of a flight that has ended; None where it never asked for a replica."""
     if flight.prompt is None or flight.call is None:
         return None
-    times = _times(flight, now_s)
+    times = _times(plane, flight, now_s)
     noted, decision = flight.noted, flight.decision
     if noted is None or decision is None:
         parts = cause.split(times, Work(), {})
@@ -122,14 +148,16 @@ def conclude(plane: Plane, flight: Flight, *, now_s: float) -> CauseRecord | Non
     )
     rounding_tokens = noted.block_tokens + round(prefix.widest_bytes(size_bytes) * density)
     misses = cause.missed(known, cached_tokens=cached_tokens, warm_tokens=warm_tokens, rounding_tokens=rounding_tokens)
+    wait_s, behind_s, others_s = _waited(plane, flight, noted, chosen, now_s)
     work = Work(
         prompt_tokens=prompt_tokens,
         warm_tokens=warm_tokens,
         rate=noted.rate,
         pool_rate=noted.pool_rate,
         fixed_s=noted.fixed_s,
-        wait_s=chosen.wait_s + noted.behind_s,
-        busy=noted.busy,
+        wait_s=wait_s,
+        behind_s=behind_s,
+        others_s=others_s,
         completion_tokens=usage.completion_tokens or 0,
         token_s=noted.token_s,
         learned=noted.learned,
@@ -164,7 +192,34 @@ def _own(flight: Flight) -> bool:
     return all(pool.owner_tenant_id == flight.caller.grant.tenant.snapshot.tenant_id for pool in pools)
 
 
-def _times(flight: Flight, now_s: float) -> Times:
+def _waited(plane: Plane, flight: Flight, noted: Noted, chosen: Candidate, now_s: float) -> tuple[float, float, float]:
+    """Of others' work, in seconds: the wait that was expected, what could have come on top were each of them still at its prompt, and how long any of
+    them was there at most; infinite, where nobody knows when they left.
+
+    What a sibling told may be over when a request goes to the same place: the end is heard up to ``TRANSIT_S`` late. So it counts from then on, and
+    where it is gone by then, it was not there.
+    """
+    others = noted.others
+    told_s = max(0.0, plane.siblings.busy_s(others.place, now_s) - others.told_s - TRANSIT_S) if others.told.in_flight > 0 else 0.0
+    wait_s, told = chosen.wait_s, others.told.in_flight
+    if told_s == 0:
+        queued_tokens = chosen.queued_tokens + chosen.foreign_tokens
+        wait_s *= 1.0 - min(1.0, others.told.queued_tokens / queued_tokens) if queued_tokens > 0 else 1.0
+        told = 0.0
+    behind_s = (others.foreign + told) * noted.mean_s
+    if others.foreign > _SOMEBODY:
+        return wait_s, behind_s, math.inf
+    return wait_s, behind_s, told_s + (_mine_s(plane, flight, noted, now_s) if others.mine else 0.0)
+
+
+def _mine_s(plane: Plane, flight: Flight, noted: Noted, now_s: float) -> float:
+    """Seconds in flight of this router's other requests at the engine since the dispatch, all together; this one has ended there."""
+    engine = plane.engines.get(noted.url)
+    own_s = sum(one.duration_s for one in flight.attempts[noted.attempts :] if one.replica_id == noted.replica_id)
+    return 0.0 if engine is None else max(0.0, engine.work.read(now_s)[1] - noted.others.mine_s - own_s)
+
+
+def _times(plane: Plane, flight: Flight, now_s: float) -> Times:
     total_s, queue_s = now_s - flight.started_s, flight.queue_s or 0.0
     if flight.noted is None or flight.decide_s is None or not flight.attempts:
         return Times(total_s=total_s, router_s=total_s - queue_s, queue_s=queue_s)
@@ -180,7 +235,19 @@ def _times(flight: Flight, now_s: float) -> Times:
         transfer_s=(flight.transfer.first_byte_s or 0.0) if flight.transfer is not None and flight.transfer.result == "ok" else 0.0,
         serving_s=now_s - dispatched_s,
         first_token_s=flight.first_byte_s - dispatched_s if streams and flight.first_byte_s is not None else None,
+        silent_s=_silent_s(plane, flight, flight.noted, now_s) if served else 0.0,
     )
+
+
+def _silent_s(plane: Plane, flight: Flight, noted: Noted, now_s: float) -> float:
+    """For how long the replica had answered nothing when the request ended without an answer, or without the rest of one: neither the request nor the
+    health checks since its last good one. 0 where it passed the latest."""
+    since_s = noted.at_s if flight.first_byte_s is None else flight.unread_since_s
+    if since_s is None or flight.outcome == "ok":
+        return 0.0
+    engines = [engine for url in {noted.url, noted.answers_url} if (engine := plane.engines.get(url)) is not None]
+    lost = [engine.answered_s for engine in engines if engine.misses]
+    return now_s - max(since_s, min(lost)) if lost else 0.0
 
 
 def _until_first_token_s(times: Times) -> float:

@@ -43,6 +43,7 @@ class Engine:
     mean_uncached_tokens: float = 500.0
     health: Health = "unknown"
     misses: int = 0  # health checks failed in a row
+    answered_s: float = -math.inf  # monotonic; when it last answered a health check
     away_since: float | None = None  # unix s; since then nothing sent there can be expected to be answered (routing.core.reach)
     started_at: float | None = None  # of the engine's process, unix s
     restarts: int = 0
@@ -153,8 +154,9 @@ class Engine:
         elif self.away_since is None:
             self.away_since = unix_s
 
-    def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None) -> None:
-        """Take in a scrape; ``shared`` is what siblings have there, None where there are none."""
+    def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None, *, underway: int = 0) -> None:
+        """Take in a scrape; ``shared`` is what siblings have there, None where there are none. ``underway``: requests of this router that were in
+        flight when the page was asked for. Those that ended since may stand in it, and are nobody else's."""
         _, waiting = self.queued(now_s)
         self.waiting = load.waiting
         if load.running_adapters is not None:
@@ -164,7 +166,7 @@ class Engine:
             self.counts_requests = True
             self.served_others |= load.finished > self.sequences
         self.sequences_scraped = self.sequences
-        own = (waiting, max(0, self.in_flight - waiting))
+        own = (waiting, max(0, max(self.in_flight, underway) - waiting))
         self.scrape = Scrape.of((load.waiting or 0.0, load.running or 0.0), own, shared, self.scrape, now_s)
 
     def free_tokens(self, now_s: float) -> float | None:

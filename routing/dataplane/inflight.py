@@ -70,6 +70,7 @@ class Flight:
     attempts: list[AttemptRecord] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     first_byte_s: float | None = None  # monotonic
+    unread_since_s: float | None = None  # monotonic; a stream ended while nothing had come of it from then on
     outcome: Outcome | None = None
     status: int = 200
     error_code: str | None = None

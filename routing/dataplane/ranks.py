@@ -36,10 +36,16 @@ class Scrape:
         """What is neither ours nor, as they last said, our siblings' (``shared``; None: there are none) is foreign. ``reported`` and ``own`` are
         requests waiting and running.
 
-        What siblings began a moment ago they have not said yet: where there are siblings, foreign is only what two scrapes in a row show.
+        Who is known here and counted as waiting may run there already: an answer that does not stream never says when its prefill was over, and an
+        engine calls a request running from its first step on. So foreign is no more, waiting and running together, than what the engine has beyond
+        all that is known. What siblings began a moment ago they have not said yet: where there are siblings, foreign is only what two scrapes in a
+        row show.
         """
         told = shared or NONE_SHARED
-        excess = (max(0.0, reported[0] - own[0] - told.waiting), max(0.0, reported[1] - own[1] - told.decodes))
+        known = (own[0] + told.waiting, own[1] + told.decodes)
+        beyond = max(0.0, sum(reported) - sum(known))
+        waiting = min(beyond, max(0.0, reported[0] - known[0]))
+        excess = (waiting, min(beyond - waiting, max(0.0, reported[1] - known[1])))
         earlier = (0.0, 0.0) if before is None else before.excess
         foreign = excess if shared is None else (min(excess[0], earlier[0]), min(excess[1], earlier[1]))
         return cls(at_s=now_s, foreign_waiting=foreign[0], foreign_running=foreign[1], excess=excess)
@@ -99,10 +105,10 @@ class Rank:
         """As of an engine: the share of its KV cache in use; 0 where it does not say."""
         return self.kv_used if self.kv_used is not None and self.scrape is not None and self.scrape.fresh(now_s) else 0.0
 
-    def scraped(self, load: RankLoad, now_s: float, shared: Shared | None) -> None:
+    def scraped(self, load: RankLoad, now_s: float, shared: Shared | None, *, underway: int = 0) -> None:
         """Take in the rank's own rows of a scrape, as an engine does its sums."""
         _, waiting = self.ledger.queued(now_s)
-        own = (waiting, max(0, self.in_flight - waiting))
+        own = (waiting, max(0, max(self.in_flight, underway) - waiting))
         self.kv_used = load.kv_used
         self.scrape = Scrape.of((load.waiting, load.running), own, shared, self.scrape, now_s)
 

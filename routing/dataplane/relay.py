@@ -125,6 +125,8 @@ async def _pump(plane: Plane, flight: Flight, answer: Answer, meter: StreamMeter
     except TimeoutError:
         if clock.writing:
             raise ClientStalled from None
+    finally:
+        flight.unread_since_s = clock.reading_since_s
     attempt.failed("idle_timeout")
     return "upstream_timeout"
 
@@ -184,6 +186,11 @@ class _Clock:
         """From now on the client has ``write_s``."""
         self.writing = True
         self._until(self._loop.time() + self._write_s)
+
+    @property
+    def reading_since_s(self) -> float | None:
+        """Since when, monotonic, the engine's next word has been waited for; None: it is not."""
+        return None if self.writing or math.isinf(self._deadline_s) else self._deadline_s - self._idle_s
 
     def _until(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s

@@ -69,7 +69,7 @@ class BlindOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the request took its time. The parts add up to it. Token counts are of the prompt."""
+    """Why the request took its time, or why it was refused. The parts add up to its time. Token counts are of the prompt."""
 
     sentence: str
     main: str | None
@@ -108,7 +108,7 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
     for name in ("trial", "transfer"):  # other replicas that the record names
         if (part := rest.get(name)) is not None:
             rest[name] = _part(part, shown, own=own(part["replica_id"]))
-    return Disclosed(
+    found = Disclosed(
         replica=None if record.replica_id is None else shown.get(record.replica_id, record.replica_name),
         replica_id=record.replica_id if record.replica_id is not None and own(record.replica_id) else None,
         pool_wait_s=None if record.policy == "weighted" else _rounded_wait(foreign),  # its terms are seconds times weights, which no record holds
@@ -127,9 +127,13 @@ def disclose(record: DecisionRecord, *, own_replica_ids: set[str] | None) -> Dis
             )
             for one in record.attempts
         ],
-        cause=None if record.cause is None else _cause(record, record.cause, shown, own=_all_own(record, own_replica_ids)),
+        cause=None,
         record=rest,
     )
+    if record.cause is None:
+        return found
+    refusals = [one.refusal for one in found.candidates]
+    return msgspec.structs.replace(found, cause=_cause(record, record.cause, shown, refusals, own=_all_own(record, own_replica_ids)))
 
 
 def _all_own(record: DecisionRecord, own_replica_ids: set[str] | None) -> bool:
@@ -142,7 +146,7 @@ def _all_own(record: DecisionRecord, own_replica_ids: set[str] | None) -> bool:
     return named - {None} <= own_replica_ids
 
 
-def _cause(record: DecisionRecord, cause: CauseRecord, names: dict[str, str], *, own: bool) -> CauseOut:
+def _cause(record: DecisionRecord, cause: CauseRecord, names: dict[str, str], refusals: list[str | None], *, own: bool) -> CauseOut:
     parts_us = dict(cause.parts_us) if own else folded(cause.parts_us)
     blind = None
     if own and cause.blind_replica_id is not None and cause.blind_ttft_s is not None and record.expected_ttft_s is not None:
@@ -151,14 +155,12 @@ def _cause(record: DecisionRecord, cause: CauseRecord, names: dict[str, str], *,
             expected_ttft_s=cause.blind_ttft_s,
             saved_s=cause.blind_ttft_s - record.expected_ttft_s,
         )
+    said = cause_words.refused(record.status, record.error_code, refusals) if record.outcome == "refused" else cause_words.sentence(cause, parts_us)
+    estimated = ESTIMATED | {"replica"} | (frozenset() if record.stream else {"generation"})  # of a whole answer only the end is measured
     return CauseOut(
-        sentence=cause_words.sentence(cause, parts_us),
+        sentence=said,
         main="replica" if not own and cause.main in OF_THE_REPLICA else cause.main,
-        parts=[
-            PartOut(part=part, seconds=parts_us[part] / 1e6, estimated=part in ESTIMATED or part == "replica")
-            for part in (*PARTS, "replica")
-            if part in parts_us
-        ],
+        parts=[PartOut(part=part, seconds=parts_us[part] / 1e6, estimated=part in estimated) for part in (*PARTS, "replica") if part in parts_us],
         missed_tokens=dict(cause.missed_tokens),
         warm_tokens=cause.warm_tokens,
         diverged_tokens=cause.diverged_tokens,

@@ -79,8 +79,8 @@ class Stage:
         for view in list(self.router.plane.replicas.values()):
             await load.check(self.router.plane, view)
 
-    async def chat(self, *messages: str, max_tokens: int = 2, url: str | None = None) -> None:
-        """One streamed chat; messages alternate between system, user and assistant. ``url``: past the router."""
+    async def chat(self, *messages: str, max_tokens: int = 2, url: str | None = None, stream: bool = True) -> None:
+        """One chat; messages alternate between system, user and assistant. ``url``: past the router."""
         roles = ["system", *["user", "assistant"] * len(messages)]
         said = [{"role": role, "content": content} for role, content in zip(roles, messages, strict=False)]
         body = {
@@ -88,8 +88,7 @@ class Stage:
             "messages": said,
             "max_tokens": max_tokens,
             "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **({"stream": True, "stream_options": {"include_usage": True}} if stream else {}),
         }
         there = url or f"http://127.0.0.1:{self.router.port}"
         async with self.client.post(f"{there}/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {rig.KEY_A}"}) as reply:

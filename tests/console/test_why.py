@@ -151,6 +151,17 @@ def _record(**fields: Any) -> DecisionRecord:
         ),
         (
             {
+                "outcome": "client_cancelled",
+                "ttft_s": None,
+                "e2e_s": 49.86,
+                "cause": CauseRecord(parts_us={"router": 10_000, "no_answer": 49_850_000}, main="no_answer"),
+            },
+            "The client left after 49.86 s, before the first token. Of the 49.86 s that it took in all, "
+            "49.85 s passed while the replica did not answer, and failed its health checks.",
+            "warn",
+        ),
+        (
+            {
                 "outcome": "timeout",
                 "ttft_s": None,
                 "error_code": "first_byte_timeout",

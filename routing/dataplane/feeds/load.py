@@ -86,6 +86,7 @@ async def check(plane: Plane, replica: ReplicaView) -> None:
     if engine.misses:
         engine.breaker.came_back(time.monotonic())
     engine.misses = 0
+    engine.answered_s = answered_s
     engine.health = "ok"
     engine.watched(time.monotonic(), time.time(), back=back)
     engine.calibration.observe_network(answered_s - asked_s)
@@ -103,6 +104,7 @@ def missed(engine: Engine, *, blocked: bool) -> None:
 
 async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     """Read the metrics page, if there is one; its absence says nothing about health."""
+    underway = {engine.key: engine.in_flight} | {rank.key: rank.in_flight for rank in engine.ranks}
     page = await _page(plane, replica, "/metrics")
     if page is None:
         return
@@ -130,9 +132,10 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     if load.running is not None or load.waiting is not None:
         now_s = time.monotonic()
         believed = plane.siblings.believed(now_s)
-        engine.scraped(load, now_s, plane.shared(engine, now_s) if believed else None)
+        engine.scraped(load, now_s, plane.shared(engine, now_s) if believed else None, underway=underway[engine.key])
         for rank, row in zip(engine.ranks, load.ranks or (), strict=False):
-            rank.scraped(row, now_s, plane.siblings.load(rank.key, now_s) if believed else None)
+            shared = plane.siblings.load(rank.key, now_s) if believed else None
+            rank.scraped(row, now_s, shared, underway=underway.get(rank.key, 0))
     if load.capacity_tokens is not None:
         engine.capacity_tokens = load.capacity_tokens
         plane.set_capacity(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _times = st.builds(
     transfer_s=_seconds,
     serving_s=_seconds,
     first_token_s=st.none() | _seconds,
+    silent_s=_seconds,
 )
 _work = st.builds(
     Work,
@@ -32,7 +34,8 @@ _work = st.builds(
     pool_rate=st.floats(1, 1e6),
     fixed_s=_seconds,
     wait_s=_seconds,
-    busy=st.booleans(),
+    behind_s=_seconds,
+    others_s=_seconds | st.just(math.inf),
     completion_tokens=_tokens,
     token_s=st.none() | st.floats(0, 1),
     learned=st.booleans(),
@@ -57,6 +60,13 @@ def test_the_parts_add_up_to_the_whole_exactly(times: Times, work: Work, misses:
     assert all(value > 0 for value in parts.values())
     assert set(parts) <= set(PARTS)
     assert sum(folded(parts).values()) == sum(parts.values())
+
+
+@given(_times, _work, st.dictionaries(st.sampled_from(MISSES), _tokens))
+def test_others_take_no_longer_than_they_were_there(times: Times, work: Work, misses: dict[str, int]) -> None:
+    """And nothing at all where nobody was, whatever was expected of them."""
+    assert split(times, work, misses).get("queue_engine", 0) <= round(min(work.others_s, 1e6) * 1e6)
+    assert "queue_engine" not in split(times, replace(work, others_s=0.0), misses)
 
 
 @given(_known, _tokens, _tokens, st.integers(0, 64))
@@ -89,7 +99,7 @@ def test_each_missing_token_has_one_reason(known: Known, cached: int, counts: di
 
 def test_a_stream_s_time_by_hand() -> None:
     times = Times(total_s=5.0, router_s=0.01, queue_s=0.5, retry_s=0.29, serving_s=4.2, first_token_s=2.2)
-    work = Work(prompt_tokens=8001, warm_tokens=8000, rate=8000, pool_rate=8000, fixed_s=0.1, wait_s=0.2, busy=True)
+    work = Work(prompt_tokens=8001, warm_tokens=8000, rate=8000, pool_rate=8000, fixed_s=0.1, wait_s=0.2, others_s=math.inf)
     parts = split(times, work, {"evicted": 8000})
     assert parts == {
         "ideal": 100_125,
@@ -116,7 +126,7 @@ def test_a_slow_replica_pays_for_its_slowness_alone() -> None:
 def test_time_that_nothing_known_explains_is_called_so() -> None:
     idle = split(Times(total_s=3.0, serving_s=3.0, first_token_s=3.0), Work(prompt_tokens=100, warm_tokens=96), {})
     assert main(idle, late=False) == "unexplained"
-    busy = split(Times(total_s=3.0, serving_s=3.0, first_token_s=3.0), Work(prompt_tokens=100, warm_tokens=96, wait_s=1.0, busy=True), {})
+    busy = split(Times(total_s=3.0, serving_s=3.0, first_token_s=3.0), Work(prompt_tokens=100, warm_tokens=96, wait_s=1.0, others_s=3.0), {})
     assert main(busy, late=False) == "queue_engine"
 
 
@@ -132,8 +142,8 @@ def test_before_a_rate_was_measured_an_idle_replica_is_as_slow_as_it_looks() -> 
     times, work = Times(total_s=2.5, serving_s=2.5, first_token_s=2.5), Work(prompt_tokens=8001, warm_tokens=8000, learned=False)
     assert split(times, work, {"evicted": 8000})["missed_evicted"] == pytest.approx(2.5e6, rel=0.001)
     assert split(times, replace(work, learned=True), {"evicted": 8000})["unexplained"] == pytest.approx(1.5e6, rel=0.001)
-    assert split(times, replace(work, busy=True), {"evicted": 8000})["queue_engine"] == pytest.approx(1.5e6, rel=0.001)
-    assert split(times, replace(work, busy=True, learned=True), {"evicted": 8000})["queue_engine"] == pytest.approx(1e6, rel=0.001)
+    assert split(times, replace(work, others_s=math.inf), {"evicted": 8000})["queue_engine"] == pytest.approx(1.5e6, rel=0.001)
+    assert split(times, replace(work, others_s=math.inf, learned=True), {"evicted": 8000})["queue_engine"] == pytest.approx(1e6, rel=0.001)
     hung = split(replace(times, total_s=60.0, serving_s=60.0, first_token_s=60.0), work, {"evicted": 8000})
     assert main(hung, late=False) == "unexplained"
 
@@ -144,9 +154,26 @@ def test_a_whole_answer_s_generation_is_estimated() -> None:
     assert known["generation"] == 1_500_000
     unknown = split(times, Work(prompt_tokens=10, completion_tokens=101), {})
     assert unknown["generation"] > 1_900_000
-    shared = split(times, Work(prompt_tokens=700, completion_tokens=101, busy=True, wait_s=0.001, learned=False), {})
-    assert shared["queue_engine"] == 3000, "a replica that hardly anybody else uses is not what took the time"
+    work = Work(prompt_tokens=700, completion_tokens=101, others_s=math.inf, wait_s=0.001, behind_s=1.0, learned=False)
+    shared = split(times, work, {})
+    assert shared["queue_engine"] == 1000, "a replica that hardly anybody else uses is not what took the time"
     assert main(shared, late=False) == "generation"
+    paced = split(times, replace(work, token_s=0.01, learned=True), {})
+    assert paced["queue_engine"] > 900_000, "what is above the usual pace is others', where others were"
+    left = split(times, replace(work, token_s=0.01, learned=True, others_s=0.2), {})
+    assert left["queue_engine"] == 200_000, "and no longer than they were there"
+
+
+def test_time_in_which_the_replica_did_not_answer_is_called_so() -> None:
+    """Of a request without a first token what was before it is estimated as ever; of a stream it is not taken for generation."""
+    work = Work(prompt_tokens=100, warm_tokens=96)
+    hung = split(Times(total_s=50.0, serving_s=50.0, silent_s=49.0), work, {})
+    assert hung["no_answer"] == 49_000_000
+    assert main(hung, late=False) == "no_answer"
+    assert hung["unexplained"] < 1_000_000
+    broken = split(Times(total_s=50.0, serving_s=50.0, first_token_s=1.0, silent_s=40.0), work, {})
+    assert (broken["no_answer"], broken["generation"]) == (40_000_000, 9_000_000)
+    assert "no_answer" not in split(Times(total_s=50.0, serving_s=50.0), work, {})
 
 
 def test_what_nobody_measured_does_not_grow_into_the_generation_of_a_whole_answer() -> None:
@@ -169,7 +196,7 @@ def test_nothing_is_read_that_an_engine_does_not_say() -> None:
         for usage in _named(json.loads(path.read_text()), "usage"):
             assert not [name for name in usage if "queue" in name or "time" in name]
     assert {"ideal", "queue_engine", "slow_replica"} <= ESTIMATED
-    assert not ESTIMATED & {"router", "queue_router", "retry", "transfer"}
+    assert not ESTIMATED & {"router", "queue_router", "retry", "no_answer", "transfer"}
 
 
 def _named(value: object, name: str) -> list[dict[str, object]]:

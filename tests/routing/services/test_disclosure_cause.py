@@ -5,8 +5,10 @@ from __future__ import annotations
 import uuid
 
 import msgspec
+import pytest
 
-from routing.core.record import CauseRecord, DecisionRecord
+from console import why
+from routing.core.record import CandidateRecord, CauseRecord, DecisionRecord
 from routing.services.disclosure import disclose
 
 _RECORD = DecisionRecord(
@@ -54,3 +56,37 @@ def test_on_a_platform_pool_others_work_has_no_figure_of_its_own() -> None:
     for secret in ("mine-too", "gpu-2", "queue_engine", "slow_replica", "900000", "0.75"):
         assert secret not in said
     assert sum(one.seconds for one in seen.parts) == 1.1
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (None, "Refused with 503 (no_ready_replica): no replica could take it (2 unreachable)."),
+        (set[str](), "Refused with 503 (no_ready_replica): no replica could take it (2 not available)."),
+    ],
+)
+def test_a_refused_request_is_told_why_as_on_its_page(own: set[str] | None, said: str) -> None:
+    """And not how its two milliseconds passed. What keeps requests from the platform's replicas is the platform's."""
+    record = msgspec.structs.replace(
+        _RECORD,
+        outcome="refused",
+        status=503,
+        error_code="no_ready_replica",
+        replica_id=None,
+        candidates=tuple(CandidateRecord(replica_id=name, replica_name=name, refusal="unreachable") for name in ("gpu-1", "gpu-2")),
+        cause=CauseRecord(parts_us={"router": 2000}, main="router"),
+    )
+    seen = disclose(record, own_replica_ids=own)
+    assert seen.cause is not None
+    assert seen.cause.sentence == said == why.sentence(record, seen)
+    answered = disclose(msgspec.structs.replace(record, outcome="ok"), own_replica_ids=own).cause
+    assert answered is not None
+    assert answered.sentence.startswith("Of the 2 ms that it took in all")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_generation_of_a_whole_answer_is_marked_as_an_estimate(*, stream: bool) -> None:
+    cause = CauseRecord(parts_us={"router": 2000, "generation": 100_000}, main="generation")
+    seen = disclose(msgspec.structs.replace(_RECORD, stream=stream, cause=cause), own_replica_ids=None).cause
+    assert seen is not None
+    assert {one.part: one.estimated for one in seen.parts} == {"router": False, "generation": not stream}
