@@ -193,6 +193,7 @@ _FAILURE = {
     "connect_timeout": Term("no connection in time", "The engine's host did not answer in time when a connection was asked for."),
     "blocked": Term("address not allowed", "Routers may not connect to the engine's address (SALTROUTE_ALLOWED_RANGES)."),
     "no_socket": Term("router out of sockets", "The router itself had no socket left. The engine is not to blame."),
+    "unreachable": Term("engine fell silent", "The engine answered nothing any more, health checks neither, so the request was given up there."),
     "first_byte_timeout": Term("no answer in time", "The engine took the request and did not begin to answer in time."),
     "idle_timeout": Term("went silent", "The engine began to answer and then sent nothing for too long."),
     "broken": Term("connection broke", "The connection ended before the answer did."),

@@ -67,6 +67,7 @@ class Attempt:
 
     def headers_seen(self, status: int) -> None:
         self.status = status
+        self.engine.words += 1
         self._headers_seen = True
 
     def first_byte(self, now_s: float) -> None:

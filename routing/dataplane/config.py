@@ -69,6 +69,7 @@ class Config:
     burst_window_s: float = 0.05  # within which equal prompts are one burst
     breaker_failures: int = 3
     breaker_open_s: float = 30.0
+    silent_checks: int = 3  # in a row, of an engine's health; then what it has not begun to answer is given up (routing.core.silence)
     poll_s: float = 1.0  # versions in Valkey, and the router's report
     scrape_s: float = 1.0  # engines' health and metrics
     state_s: float = 15.0  # between two states of each replica, for rollups
@@ -142,6 +143,7 @@ def _config(env: Mapping[str, str]) -> Config:
         max_waiting=read.integer("ROUTER_MAX_WAITING", default.max_waiting, low=1, env=env),
         breaker_failures=read.integer("ROUTER_BREAKER_FAILURES", default.breaker_failures, low=1, env=env),
         breaker_open_s=number("ROUTER_BREAKER_OPEN_S", default.breaker_open_s),
+        silent_checks=read.integer("ROUTER_SILENT_CHECKS", default.silent_checks, low=2, env=env),  # from the second on nothing new is sent there
         scrape_s=number("ROUTER_SCRAPE_S", default.scrape_s),
         state_s=number("ROUTER_STATE_S", default.state_s),
         stale_s=number("ROUTER_STALE_S", default.stale_s),

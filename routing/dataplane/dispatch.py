@@ -2,9 +2,9 @@
 
 Policy. An answer is judged before the client is told anything: by its status, by its body, by the first event of a stream (comments before it
 are held).
-Then: a refused or broken connection, a 5xx, a first byte that did not come in time, an engine's 401 or redirect, a 429, a model that the engine no
-longer has, and an answer that was aborted are tried once more, on the next best replica, after the first connection was closed; that may run a prompt
-twice, never show it twice. A reused
+Then: a refused or broken connection, a 5xx, a first byte that did not come in time or is not waited for any longer since the engine fell silent
+(:mod:`routing.core.silence`), an engine's 401 or redirect, a 429, a model that the engine no longer has, and an answer that was aborted are tried
+once more, on the next best replica, after the first connection was closed; that may run a prompt twice, never show it twice. A reused
 connection that ended before a byte of the answer is tried again on a new connection to the same replica, once, and counts for nothing. A 4xx is the
 client's and goes back unchanged. After the first byte nothing is retried. A prompt that another replica computes first takes the steps of
 :mod:`routing.dataplane.transfer`; where those fail, it starts anew as an ordinary one.
@@ -26,6 +26,7 @@ from routing.dataplane import errors, outgoing, transfer, upstream
 from routing.dataplane.attempt import Attempt
 from routing.dataplane.errors import ApiError
 from routing.dataplane.inflight import Flight
+from routing.dataplane.patience import UNREACHABLE, Patience
 from routing.dataplane.state import Plane
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
@@ -65,7 +66,7 @@ class _Failures:
             return errors.no_ready_replica()
         if self.causes and self.causes[-1] == NOT_SERVED:
             return errors.model_not_served()
-        if self.causes and self.causes[-1] in ("first_byte_timeout", "idle_timeout"):
+        if self.causes and self.causes[-1] in ("first_byte_timeout", "idle_timeout", UNREACHABLE):
             return errors.upstream_timeout()
         return errors.upstream_error(503 if self.status == 503 else 502)
 
@@ -76,7 +77,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
     Raises:
         ApiError: the client's own 4xx as the engine said it, or what is left after the attempts.
     """
-    tried: set[UUID] = set()
+    tried: list[UUID] = []  # one that fell silent and is back may stand here twice
     failures = _Failures()
     broken: Breaker | None = None  # of the first engine that answered this very body with a failure of its own
     while len(tried) < MAX_ATTEMPTS:
@@ -94,7 +95,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
             broken = handed.broke
             flight.end_attempt()
             continue
-        tried.add(choice.replica.entry.id)
+        tried.append(choice.replica.entry.id)
         body = outgoing.body_for(flight, attempt, transfer=handed.params)
         headers = upstream.request_headers(
             choice.replica, stream=_call_streams(flight), presented_parents=trace_parents, trace_id=flight.decision_id.hex, rank=choice.rank
@@ -112,7 +113,7 @@ async def first_answer(plane: Plane, flight: Flight, *, engine_path: str, trace_
             continue
         if handed.params is not None and transfer.answered(flight, verdict):
             attempt.failed(f"status_{verdict.status}", breaker=False)
-            tried.discard(choice.replica.entry.id)
+            tried.pop()
             failures.note(verdict)
             flight.end_attempt()
             continue
@@ -166,25 +167,20 @@ async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, bod
     """One attempt: send, wait for the first byte, judge.
 
     Raises:
-        UpstreamFailed: the replica did not answer, or not in time.
+        UpstreamFailed: the replica did not answer, or not in time, or fell silent.
     """
     loop = asyncio.get_running_loop()
     limit_s = plane.config.first_byte_s if _call_streams(flight) else plane.config.answer_s
-    deadline_s = loop.time() + limit_s
-    try:
-        async with asyncio.timeout_at(deadline_s):
-            attempt.sent = True
-            attempt.upstream = opened = await upstream.deliver(
-                plane.session, plane.fresh_session, attempt.choice.replica, path, body=body, headers=headers
-            )
-            attempt.headers_seen(opened.status)
-            if opened.is_stream and opened.status == 200 and _call_streams(flight):
-                return await _first_event(flight, attempt, opened)
-    except TimeoutError:
-        raise UpstreamFailed("first_byte_timeout") from None
-    whole = await opened.read_all(
-        limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s, keep=flight.held.keep
-    )
+    async with Patience(attempt.engine, loop.time() + limit_s):
+        attempt.sent = True
+        attempt.upstream = opened = await upstream.deliver(
+            plane.session, plane.fresh_session, attempt.choice.replica, path, body=body, headers=headers
+        )
+        attempt.headers_seen(opened.status)
+        if opened.is_stream and opened.status == 200 and _call_streams(flight):
+            return await _first_event(flight, attempt, opened)
+        begun = await opened.read()
+    whole = await opened.read_all(begun, limit_bytes=plane.config.max_answer_bytes, idle_s=plane.config.idle_s, keep=flight.held.keep)
     flight.first_byte_s = time.monotonic()
     payload = parse(whole)
     verdict = judge(opened.status, payload)
@@ -207,6 +203,7 @@ async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tu
         if not chunk:
             raise UpstreamFailed("broken")  # it ended before it said anything
         size += len(chunk)
+        attempt.engine.words += 1
         came = splitter.feed(chunk)
         events.extend(came)
         datas.extend(data for data in map(sse.data_of, came) if data is not None)

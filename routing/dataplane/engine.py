@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from routing.core.adapters import NO_PRICE, AdapterSlots, Price
 from routing.core.breaker import Breaker
@@ -18,6 +18,9 @@ from routing.core.work_clock import WorkClock
 from routing.core.working_set import WorkingSet
 from routing.dataplane.feeds.kv_sources import Source
 from routing.dataplane.ranks import Rank, Scrape
+
+if TYPE_CHECKING:
+    from routing.dataplane.patience import Patience
 
 MISSES_UNTIL_UNREACHABLE = 2
 MODELS_TOO_OLD_S = 180.0  # a list of models that is older says nothing any more
@@ -39,6 +42,8 @@ class Engine:
     adapters: AdapterSlots = field(default_factory=AdapterSlots)
     returned_at_s: float = -math.inf  # monotonic; when it was last seen to be back, or to be another process
     in_flight: int = 0
+    awaited: dict[Patience, None] = field(default_factory=dict)  # requests without a byte of answer, the oldest first
+    words: int = 0  # answers to requests, and pieces of such, that came from it
     failures: int = 0
     mean_uncached_tokens: float = 500.0
     health: Health = "unknown"

@@ -32,6 +32,7 @@ from routing.dataplane.choice import Choice, Prompt
 from routing.dataplane.errors import ApiError
 from routing.dataplane.holdings import NOTHING_HELD, Held
 from routing.dataplane.openai import Call
+from routing.dataplane.patience import UNREACHABLE
 from routing.dataplane.state import Plane
 from routing.dataplane.transfer import Transfer
 from routing.dataplane.view import EndpointView
@@ -102,6 +103,11 @@ class Flight:
     def slo_s(self) -> float | None:
         """The objective for its first token where it is served, in s; None: there is none."""
         return None if self.endpoint is None or self.endpoint.slo is None else self.endpoint.slo.ttft_s
+
+    @property
+    def stranded(self) -> bool:
+        """Its last attempt was given up because the engine fell silent."""
+        return bool(self.attempts) and self.attempts[-1].error == UNREACHABLE
 
     def __enter__(self) -> Flight:
         self.plane.in_flight += 1

@@ -72,6 +72,12 @@ class Metrics:
         self.requests = Counter("saltroute_requests", "Requests by route and outcome", ["route", "outcome"], registry=self.registry)
         self.refused = Counter("saltroute_refused", "Answers that are not a success, by our code", ["code"], registry=self.registry)
         self.attempts_failed = Counter("saltroute_attempts_failed", "Dispatches that failed, by cause", ["cause"], registry=self.registry)
+        self.checks_unanswered = Counter(
+            "saltroute_health_checks_unanswered",
+            "Health checks without an answer that say nothing (unsure) or that the engine is silent",
+            ["meaning"],
+            registry=self.registry,
+        )
         self.tokens = Counter("saltroute_tokens", "Tokens as reported by engines", ["kind"], registry=self.registry)
         self.ttft = Histogram("saltroute_ttft_seconds", "Time to first token of streams", buckets=_TTFT_BUCKETS_S, registry=self.registry)
         self.decide = Histogram(

@@ -153,6 +153,7 @@ async def _move(flight: Flight, answer: Answer, meter: StreamMeter, reply: web.S
                 return None  # all was said before the connection broke
             attempt.failed(failed.cause)
             return "upstream_error"
+        attempt.engine.words += 1
         if not chunk:
             clock.write()
             return await _end(attempt, meter, splitter, reply)

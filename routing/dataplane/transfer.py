@@ -25,6 +25,7 @@ from routing.core.record import TransferRecord, TransferResult
 from routing.core.stream import Usage
 from routing.core.verdict import Verdict, judge, parse
 from routing.dataplane import learn, outgoing, upstream
+from routing.dataplane.patience import UNREACHABLE, Patience
 from routing.dataplane.upstream import Upstream, UpstreamFailed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
 
-_UNREACHED = frozenset({"connect", "connect_timeout", "blocked", "no_socket"})
+_UNREACHED = frozenset({"connect", "connect_timeout", "blocked", "no_socket", UNREACHABLE})
 
 
 @dataclass(slots=True)
@@ -145,20 +146,17 @@ async def _ask(
     """The first call: one token, whole.
 
     Raises:
-        UpstreamFailed: the replica did not answer, or not within the time for a first byte.
+        UpstreamFailed: the replica did not answer, or not within the time for a first byte, or fell silent.
         ApiError: there is no room for its answer.
     """
-    deadline_s = asyncio.get_running_loop().time() + plane.config.first_byte_s
     attempt.sent = True
-    try:
-        async with asyncio.timeout_at(deadline_s):
-            attempt.upstream = opened = await upstream.deliver(
-                plane.session, plane.fresh_session, attempt.choice.replica, path, body=body, headers=headers
-            )
-    except TimeoutError:
-        raise UpstreamFailed("first_byte_timeout") from None
-    attempt.headers_seen(opened.status)
-    whole = await opened.read_all(limit_bytes=plane.config.max_answer_bytes, first_byte_at_s=deadline_s, idle_s=plane.config.idle_s, keep=keep)
+    async with Patience(attempt.engine, asyncio.get_running_loop().time() + plane.config.first_byte_s):
+        attempt.upstream = opened = await upstream.deliver(
+            plane.session, plane.fresh_session, attempt.choice.replica, path, body=body, headers=headers
+        )
+        attempt.headers_seen(opened.status)
+        begun = await opened.read()
+    whole = await opened.read_all(begun, limit_bytes=plane.config.max_answer_bytes, idle_s=plane.config.idle_s, keep=keep)
     return opened, whole
 
 

@@ -39,7 +39,17 @@ from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
 
 Cause = Literal[
-    "connect", "connect_timeout", "blocked", "no_socket", "first_byte_timeout", "idle_timeout", "broken", "stale_connection", "too_large", "encoding"
+    "connect",
+    "connect_timeout",
+    "blocked",
+    "no_socket",
+    "unreachable",
+    "first_byte_timeout",
+    "idle_timeout",
+    "broken",
+    "stale_connection",
+    "too_large",
+    "encoding",
 ]
 
 READ_BYTES = 64 * 1024  # an answer is read ahead of its reader by twice this
@@ -310,32 +320,29 @@ class Upstream:
                 return piece
             self._undecoded[0] = piece
 
-    async def read_all(self, *, limit_bytes: int, first_byte_at_s: float, idle_s: float, keep: Callable[[int], None]) -> bytes:
-        """The whole answer, bounded. ``keep`` is told of each piece's size before it is kept.
+    async def read_all(self, begun: bytes, *, limit_bytes: int, idle_s: float, keep: Callable[[int], None]) -> bytes:
+        """The whole answer, bounded; ``begun`` is its first piece, as :meth:`read` gave it. ``keep`` is told of each piece's size before it is kept.
 
         Raises:
             UpstreamFailed: broken, too slow, or larger than ``limit_bytes``.
             ApiError: ``keep``'s, if there is no room.
         """
         whole: bytes | bytearray = b""
-        deadline_s = first_byte_at_s
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                if self.response.content.is_eof():  # nothing to wait for
-                    piece = await self.read()
-                else:
-                    async with asyncio.timeout_at(deadline_s):
-                        piece = await self.read()
-            except TimeoutError:
-                raise UpstreamFailed("idle_timeout" if whole else "first_byte_timeout") from None
-            if not piece:
-                return bytes(whole)
+        piece = begun
+        while piece:
             keep(len(piece))
             whole = joined(whole, piece)
             if len(whole) > limit_bytes:
                 raise UpstreamFailed("too_large")
-            deadline_s = loop.time() + idle_s
+            try:
+                if self.response.content.is_eof():  # nothing to wait for
+                    piece = await self.read()
+                else:
+                    async with asyncio.timeout(idle_s):
+                        piece = await self.read()
+            except TimeoutError:
+                raise UpstreamFailed("idle_timeout") from None
+        return bytes(whole)
 
     def _prepare(self) -> None:
         """Set up one decoder for each encoding in the chain, innermost last."""

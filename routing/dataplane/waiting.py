@@ -6,7 +6,8 @@ a replica, in the order of :mod:`routing.core.fair_queue`, and every 50 ms, sinc
 with 429 and a Retry-After from its tenant's own queue. A pool's queue is the pool's, over all tenants that use it; what one may see of it is its own.
 
 A second attempt has had its turn, so it goes at once unless every replica left to it has as many requests as it may. Then it waits beside the
-queue, for what is left of its time: it goes first, and holds up nobody who may go where it failed.
+queue, for what is left of its time: it goes first, and holds up nobody who may go where it failed. Not so where an engine fell silent: it may have
+held very many, and nobody may go there now, so each of them takes its turn anew, under the queue's bound and beside others.
 
 A request whose policy names a second pool stands in both queues, in each at its tenant's turn there, and leaves both when either starts it.
 """
@@ -82,23 +83,47 @@ class Waiting:
         Raises:
             ApiError: 429 ``queue_full`` or ``queue_timeout``; what :func:`choose` raises.
         """
-        home = flight.endpoint
-        spill = None if home is None or flight.probe is not None or tried else home.spill
-        try:
-            choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
-        except ApiError as refusal:
-            if spill is None:
-                raise
-            return await self._elsewhere(plane, flight, {}, time.monotonic(), refusal)
-        if flight.probe is not None or ((tried or flight.alone) and not choice.decision.full):  # an audit stands in nobody's queue
+        if flight.probe is None and flight.stranded:
+            return await self._anew(plane, flight)
+        if flight.probe is None and not tried and not flight.alone:
+            return await self._at_first(plane, flight)
+        choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
+        if flight.probe is not None or not choice.decision.full:  # an audit stands in nobody's queue
             return flight.begin_attempt(choice)
-        if tried or flight.alone:
-            return await self._once_more(plane, flight, tried)
+        return await self._once_more(plane, flight, tried)
+
+    async def _anew(self, plane: Plane, flight: Flight) -> Attempt:
+        """Take a turn once more, as if it were the first: the engine fell silent, so the filters keep it out for as long. What it waits
+        is part of what the failed attempt cost.
+
+        Raises:
+            ApiError: as :meth:`turn`.
+        """
+        self.bursts.turned_away(flight)
+        waited_s, began_s = flight.queue_s, time.monotonic()
+        try:
+            return await self._at_first(plane, flight)
+        finally:
+            flight.waited_again_s += time.monotonic() - began_s
+            flight.queue_s = waited_s
+
+    async def _at_first(self, plane: Plane, flight: Flight) -> Attempt:
+        """The turn of a request that has failed nowhere.
+
+        Raises:
+            ApiError: as :meth:`turn`.
+        """
         began_s = time.monotonic()
+        try:
+            choice = choose(plane, flight, tried=(), now_s=began_s)
+        except ApiError as refusal:
+            if flight.endpoint is None or flight.endpoint.spill is None:
+                raise
+            return await self._elsewhere(plane, flight, {}, began_s, refusal)
         if (hold_s := self.bursts.hold_s(plane, flight, choice)) is not None:
             await self.bursts.behind_leader(plane, flight, hold_s)
             flight.queue_s = time.monotonic() - began_s
-            choice = choose(plane, flight, tried=tried, now_s=time.monotonic())
+            choice = choose(plane, flight, tried=(), now_s=time.monotonic())
         if self._is_empty(_pool_of(flight)) and admission.commits(choice.decision, flight.slo_s):
             return flight.begin_attempt(choice)
         return await self._elsewhere(plane, flight, {_pool_of(flight): choice}, began_s)

@@ -4,22 +4,26 @@ One task an engine, every ``scrape_s``: ``/health``, then ``/metrics``, now and 
 adds other people's load to ours and never replaces our own count; it is faded by age and ignored when old. A new process start time means an empty
 cache: its residency is forgotten. Health checks go through the same connect-time guard as requests; two misses in a row take an engine out, one
 answer brings it back.
-They never open or close a breaker; an engine that is back is only tried sooner.
+They never open or close a breaker; an engine that is back is only tried sooner. Requests that wait for an engine's first byte are told what each
+check says of it (:mod:`routing.core.silence`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 
 import aiohttp
 
-from routing.core import build
+from routing.core import build, silence
 from routing.core.exposition import read_load
 from routing.core.ranks import addressable
+from routing.dataplane import upstream
 from routing.dataplane.engine import MISSES_UNTIL_UNREACHABLE, Engine
 from routing.dataplane.feeds import kv_sources
+from routing.dataplane.patience import Pulse
 from routing.dataplane.state import Plane
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
@@ -67,16 +71,19 @@ class LoadFeed:
 async def check(plane: Plane, replica: ReplicaView) -> None:
     """One health check and, if the engine is there, one scrape."""
     engine = plane.engine(replica.url)
-    asked_s = time.monotonic()
-    try:
-        async with asyncio.timeout(plane.config.connect_s):
-            async with plane.session.get(f"{replica.url}/health", headers=_headers(replica), allow_redirects=False) as answer:
-                alive = answer.status < 500
-                answered_s = time.monotonic()
-                await answer.content.read(1024)
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        missed(engine, blocked=guard.was_refused(error))
-        return
+    asked_s, answered_s, words = time.monotonic(), -math.inf, engine.words
+    with Pulse() as pulse:
+        try:
+            async with asyncio.timeout(plane.config.connect_s):
+                async with plane.session.get(f"{replica.url}/health", headers=_headers(replica), allow_redirects=False) as answer:
+                    alive = answer.status < 500
+                    answered_s = time.monotonic()
+                    await answer.content.read(1024)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            missed(engine, blocked=guard.was_refused(error))
+            heed(plane, engine, _meaning(error, answered=answered_s >= asked_s, words=engine.words - words, since_s=asked_s, late_s=pulse.late_s))
+            return
+    heed(plane, engine, "spoke")
     if not alive:
         missed(engine, blocked=False)
         return
@@ -100,6 +107,23 @@ def missed(engine: Engine, *, blocked: bool) -> None:
     engine.facts_due_s = 0.0
     engine.health = "blocked" if blocked else "failing"
     engine.watched(time.monotonic(), time.time())
+
+
+def heed(plane: Plane, engine: Engine, meaning: silence.Meaning) -> None:
+    """Tell the requests that have no byte of the engine's answer what a health check says of it."""
+    if meaning != "spoke":
+        plane.metrics.checks_unanswered.labels(meaning=meaning).inc()
+    given_up = sum([patience.heard(meaning, plane.config.silent_checks) for patience in list(engine.awaited)])
+    if given_up:
+        log.warning("an engine is silent; %d requests that it had not begun to answer are given up", given_up)
+
+
+def _meaning(error: Exception, *, answered: bool, words: int, since_s: float, late_s: float) -> silence.Meaning:
+    """What a check says that ended with an error."""
+    no_socket = isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno in upstream.OURS
+    asked = not (no_socket or guard.was_refused(error) or isinstance(error, aiohttp.ClientConnectorDNSError))
+    lasted_s = time.monotonic() - since_s
+    return silence.meaning(silence.Check(answered=answered, words=words, asked=asked, lasted_s=lasted_s, late_s=late_s))
 
 
 async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
@@ -143,14 +167,17 @@ async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
 
 async def identify(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     """Ask which build the engine is: when it is new here or came back, after a restart, and once a minute. Both pages are taken together or not at
-    all, so that no mixture of two builds is ever reported."""
+    all, so that no mixture of two builds is ever reported. Where the first does not come the others are not waited for: health is asked next."""
     if time.monotonic() < engine.facts_due_s:
         return
-    version, models = await _page(plane, replica, "/version"), await _page(plane, replica, "/v1/models")
+    version = await _page(plane, replica, "/version")
+    if version is None:
+        return
+    models = await _page(plane, replica, "/v1/models")
     sources = await _page(plane, replica, "/kv_event_sources")
     if sources is not None:
         engine.sources = kv_sources.read(sources)
-    if version is not None and models is not None:
+    if models is not None:
         engine.facts.version = build.read_version(version)
         engine.facts.models, engine.facts.served = build.read_models(models)
         engine.facts.adapters, engine.facts.lists_all = build.read_adapters(models)

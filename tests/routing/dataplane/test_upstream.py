@@ -85,7 +85,7 @@ async def ask(sessions: Sessions, replica: ReplicaView, body: bytes) -> Upstream
 
 async def whole(opened: Upstream) -> bytes:
     try:
-        return await opened.read_all(limit_bytes=1000, first_byte_at_s=asyncio.get_running_loop().time() + 5, idle_s=5, keep=lambda _: None)
+        return await opened.read_all(await opened.read(), limit_bytes=1000, idle_s=5, keep=lambda _: None)
     finally:
         opened.close()
 
