@@ -251,7 +251,7 @@ class AuditRun(TenantRow):
     """
 
     state = models.CharField(max_length=16, choices=[(one, one) for one in ("queued", "running", "finished", "refused")], default="queued")
-    trigger = models.CharField(max_length=16)  # demand, first, build, epoch, daily, alarm, retry
+    trigger = models.CharField(max_length=16)  # demand, first, build, restart, epoch, daily, alarm, retry
     requested_by = models.CharField(max_length=254, blank=True, default="")
     sizes = models.JSONField(default=dict)  # sample sizes, where they differ from the usual
     endpoint_id = models.UUIDField()

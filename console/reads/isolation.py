@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -202,7 +202,8 @@ def grid(tenant_id: UUID, *, now: datetime) -> Grid:
     recent: dict[UUID, list[AuditRun]] = {replica_id: [run] for replica_id, run in newest.items()}
     for run in done.filter(replica_id__in=newest, finished_at__gte=now - STRONGEST_OF).order_by("-finished_at", "-id")[:GRID_RUNS]:
         recent[run.replica_id].append(run)
-    shown = [strongest(found).id for found in recent.values()]
+    silent = _told_nothing(done, [run for found in recent.values() for run in found])
+    shown = [strongest(found, silent).id for found in recent.values()]
     runs = list(AuditRun.objects.filter(tenant_id=tenant_id, id__in=shown).defer("evidence").order_by("-finished_at", "-id"))
     known = {case["name"]: case["title"] for run in runs for case in run.cases}
     tried = {case["name"] for run in runs for case in run.cases if case["outcome"] not in _UNTRIED}
@@ -215,15 +216,26 @@ def grid(tenant_id: UUID, *, now: datetime) -> Grid:
     return Grid(tuple(columns.items()), tuple(rows), tuple(title for name, title in known.items() if name not in tried))
 
 
-def strongest(runs: Sequence[AuditRun]) -> AuditRun:
-    """Of one replica's audits, newest first, the one with the most clean negative probes since the last that did not pass or met another build.
+def _told_nothing(done: QuerySet[AuditRun], runs: Sequence[AuditRun]) -> frozenset[UUID]:
+    """Ids of those that were only not carried out to the end: as they change no state, they take nothing back. Whatever looked odd does, and so does
+    what an older release stored, which did not say so."""
+    unclear = [run.id for run in runs if run.outcome == Outcome.INCONCLUSIVE]
+    if not unclear:
+        return frozenset()
+    said = done.filter(id__in=unclear).filter(Q(cases=[]) | Q(cases__contains=[{"odd": False}])).exclude(cases__contains=[{"odd": True}])
+    return frozenset(said.values_list("id", flat=True))
 
-    A shorter audit that passes too takes nothing back from a longer one of the same build. Where the build is not known, nothing says that it is
-    the same.
+
+def strongest(runs: Sequence[AuditRun], silent: Container[UUID] = ()) -> AuditRun:
+    """Of one replica's audits, newest first, the one with the most clean negative probes since the last that spoke against it or met another build.
+
+    A shorter audit that passes too takes nothing back from a longer one of the same build, and neither does one of ``silent``, which ended with
+    nothing seen. Where the build is not known, nothing says that it is the same.
     """
     newest = runs[0]
-    same = takewhile(lambda run: run.outcome == Outcome.PASS and run.build == newest.build != "", runs)
-    return max(same, key=lambda run: run.negative_probes, default=newest)
+    same = takewhile(lambda run: run.build == newest.build != "" and (run.outcome == Outcome.PASS or run.id in silent), runs)
+    passed = [run for run in same if run.outcome == Outcome.PASS]
+    return max(passed, key=lambda run: run.negative_probes, default=newest)
 
 
 # ---- identity events -------------------------------------------------------------------------------------------------------

@@ -455,6 +455,20 @@ _OUTWARD = [
         ("tests/routing/services/audits/test_calendar.py",),
     ),
     Mutant(
+        "restarts of a proved build spend what another build needs",
+        "routing/services/audits/orders.py",
+        "    return KEPT_RUNS if restarted else 0\n",
+        "    return 0\n",
+        ("tests/routing/services/audits/test_calendar.py",),
+    ),
+    Mutant(
+        "a restart of what no audit has proved is tried shortly",
+        "routing/services/audits/orders.py",
+        'run.trigger == "restart" and first.isolation_state == State.ISOLATED',
+        'run.trigger == "restart"',
+        ("tests/routing/services/audits/test_calendar.py",),
+    ),
+    Mutant(
         "an audit that the day's tokens refused is ordered again with every plan",
         "routing/services/audits/calendar.py",
         "            if _refused_lately(user, due, now):\n",

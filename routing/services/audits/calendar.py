@@ -1,8 +1,9 @@
 """Which audits are due, and which alarms ask for one. Orders are made here; the worker of the queue ``audit`` carries them out.
 
-A replica of an audited pool is tried when it is new, when its build or generation changed, when the epochs of an endpoint on it changed, after an
-audit that could not be completed, on an alarm, and every 24 hours. At most one automatic audit in ``BETWEEN_S``, and within the day's tokens; where
-they did not do for an order the engine rests for ``REFUSED_S``, else each plan would leave one more refused row.
+A replica of an audited pool is tried when it is new, when its build changed, when it was restarted (flags may have changed, which no build tells),
+when the epochs of an endpoint on it changed, after an audit that could not be completed, on an alarm, and every 24 hours. A plan makes at most one
+order in ``BETWEEN_S``, and all stay within the day's tokens; where these did not do the engine rests for ``REFUSED_S``, else each plan would leave
+one more refused row.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ DAILY_S = 24 * 3600.0
 BETWEEN_S = BETWEEN_CLEAN_S
 ALARM_S = 120.0  # how far back alarms are looked for; the plan runs several times in that
 RESEND_S = 60.0
+_KEEP_BACK_MORE: dict[str | None, tuple[str, ...]] = {None: (), "restart": ("epoch",)}  # whose refusals say nothing of this reason; None: an epoch
 REFUSED_S = 3600.0  # after an order that the day's tokens did not do for; midnight ends it too
 _log = logging.getLogger(__name__)
 
@@ -111,11 +113,11 @@ def order_due(due: Due, now: datetime) -> list[tuple[UUID, UUID]]:
 
 
 def _refused_lately(user: UUID, due: Due, now: datetime) -> bool:
-    """Whether the engine's tokens of the day did not do for an order of this tenant. What was too little for an epoch, of which some is kept back,
-    may do for another reason; what was too little for that does for no epoch either."""
+    """Whether the engine's tokens of the day did not do for an order of this tenant. What was too little for an epoch, of which most is kept back, or
+    for a restart, may do for a reason that keeps back less; what was too little for that does for neither."""
     since = max(now - timedelta(seconds=REFUSED_S), now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
-    runs = AuditRun.objects.filter(tenant_id=user, replica_id=due.replica_id, state="refused", finished_at__gte=since).exclude(trigger="demand")
-    return (runs if due.trigger is None else runs.exclude(trigger="epoch")).exists()
+    runs = AuditRun.objects.filter(tenant_id=user, replica_id=due.replica_id, state="refused", finished_at__gte=since)
+    return runs.exclude(trigger__in=("demand", *_KEEP_BACK_MORE.get(due.trigger, ("epoch", "restart")))).exists()
 
 
 def _candidates(user: UUID, due: Due) -> Iterator[tuple[Target, AuditRun | None]]:
@@ -136,11 +138,11 @@ def _order(target: Target, trigger: str, now: datetime) -> list[tuple[UUID, UUID
     return [(target.tenant_id, run.id)]
 
 
-def observed(owner_id: UUID, replica_id: UUID, now: datetime) -> list[tuple[UUID, UUID]]:
-    """An engine was seen with another build or another start: it is tried at once, if its pool is audited."""
+def observed(owner_id: UUID, replica_id: UUID, now: datetime, *, trigger: str) -> list[tuple[UUID, UUID]]:
+    """An engine was seen with another build ("build") or another start ("restart"): it is tried at once, if its pool is audited."""
     with tenant_scope(owner_id):
         row = Replica.objects.filter(tenant_id=owner_id, id=replica_id, pool__isolation="audited").first()
-    return [] if row is None else order_due(Due(owner_id, row.id, row.pool_id, "build"), now)
+    return [] if row is None else order_due(Due(owner_id, row.id, row.pool_id, trigger), now)
 
 
 def alarms(tenant_id: UUID, now: datetime) -> list[tuple[UUID, UUID]]:

@@ -6,6 +6,7 @@ is judged by the times. Whatever looks like sharing is tried again with fresh pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -15,7 +16,7 @@ from namespaces.audit.case import Case, Expect, Facts, Outcome, Probe, Seen, Ver
 from namespaces.audit.cases import CASES, two_salts
 from namespaces.audit.states import Event
 from namespaces.audit.timing import Reading, Times
-from routing.services.audits.prompts import WORDS_A_PROMPT, prompt, words_for
+from routing.services.audits.prompts import MOST_TOKENS_A_WORD, PROMPT_TOKENS, PROMPTS_DIFFER, WORDS_A_PROMPT, prompt, words_for
 
 Send = Callable[[Probe, str], Seen]
 NEGATIVE = (Expect.APART, Expect.REFUSED_OR_APART)
@@ -34,12 +35,17 @@ class Sizes:
     """How much is tried. With the defaults a run costs about 140,000 computed tokens, without reported tokens about 295,000.
 
     ``rounds``: further rounds of "two salts" on an engine that reports (two negative probes each). ``timed_negatives``: negative probes of
-    "two salts" on one that does not; ``timed_rounds``: rounds of the other cases there.
+    "two salts" on one that does not, as far as the tokens go; ``timed_rounds``: rounds of the other cases there.
     """
 
     rounds: int = 22
     timed_negatives: int = 100
     timed_rounds: int = 5
+
+
+LEAST_TIMED_NEGATIVES = 20  # of "two salts": beside the first uses of all cases the tests of times find what is half apart
+# Of a build that longer audits have proved, after a restart: every case once. Without reported tokens as many as the tests of times need.
+RESTARTED = Sizes(rounds=0, timed_negatives=LEAST_TIMED_NEGATIVES)
 
 
 @dataclass(slots=True)
@@ -55,7 +61,8 @@ class Tried:
 
 @dataclass(slots=True)
 class Findings:
-    """A whole run. ``baseline_tokens`` is what the template alone has cached in one scope."""
+    """A whole run. ``baseline_tokens`` is what the template alone has cached in one scope. ``unaffordable``: after the first two probes had told what
+    a prompt costs at this engine, the tokens did not do for every case; why, or an empty text."""
 
     reported: bool  # judged by reported tokens; else by times
     tried: list[Tried]
@@ -68,6 +75,7 @@ class Findings:
     baseline_tokens: int = 0
     discarded_rounds: int = 0  # their times, because the engine was busy
     times: Times | None = None
+    unaffordable: str = ""
 
 
 class OutOfBounds(Exception):
@@ -102,6 +110,8 @@ class Execution:
         self._busy = busy
         self._threshold_tokens = block_tokens
         self._words = WORDS_A_PROMPT  # until the engine's tokenizer is known
+        self._prompt_tokens = WORDS_A_PROMPT  # of a prompt of so many words
+        self._timed_two_salts = 0  # rounds that the tokens do for
         self._untimed: set[int] = set()  # ids of answers whose times do not count
         self._stop = ""
         self._confirmed_case = ""  # one confirmed case is enough: the others of the same run are then listed on one sample
@@ -110,9 +120,12 @@ class Execution:
     def run(self) -> Findings:
         """Carry it out."""
         trusted = self._calibrate()
+        by_report = self.findings.reported and trusted
+        if not self._stop:
+            self.findings.unaffordable = self._stop = self._afforded(by_report=by_report)
         if self._stop:
             return self._listed(self._stop)
-        if self.findings.reported and trusted:
+        if by_report:
             self._by_report()
         else:
             self._by_times(trusted=trusted)
@@ -128,7 +141,9 @@ class Execution:
             self._stop = f"the router answered {bad.status} to the first probe" if bad.status else "the router did not answer"
             return False
         told = [(seen.cached_tokens, seen.prompt_tokens or WORDS_A_PROMPT) for seen in (first, second)]
-        self._words = words_for(min(prompt_tokens for _, prompt_tokens in told))
+        least_tokens = min(prompt_tokens for _, prompt_tokens in told)
+        self._words = words_for(least_tokens)
+        self._prompt_tokens = -(-least_tokens * self._words // WORDS_A_PROMPT)
         if any(cached is None for cached, _ in told):
             self.findings.reported = False
             return True
@@ -138,6 +153,24 @@ class Execution:
         self.findings.baseline_tokens = second.cached_tokens or 0
         self._threshold_tokens = self.findings.baseline_tokens + self._block_tokens
         return True
+
+    def _afforded(self, *, by_report: bool) -> str:
+        """Why the tokens cannot do, or an empty text: what would end in the middle, with nothing proved, is not begun. By times they say how many
+        rounds of "two salts" there are: as many as are wanted, or fewer, but never too few to tell."""
+        wanted = max(self._sizes.timed_rounds, -(-self._sizes.timed_negatives // 2))
+        self._timed_two_salts = min(wanted, max(self._sizes.timed_rounds, LEAST_TIMED_NEGATIVES // 2))
+        rounds = [(probes, 1 if by_report else self._timed_rounds(case)) for case in CASES if (probes := case.plan(self._facts)) is not None]
+        needed_tokens = self.findings.computed_tokens + sum(self._cost_tokens(probes) * number for probes, number in rounds)
+        spare_tokens = self._left_tokens - needed_tokens
+        if spare_tokens < 0:
+            return f"the day's tokens for audits are used up: trying every case here takes {needed_tokens}, and {self._left_tokens} are left"
+        more = spare_tokens // self._cost_tokens(two_salts.CASE.plan(self._facts) or ())
+        self._timed_two_salts = min(wanted, self._timed_two_salts + more)
+        return ""
+
+    def _cost_tokens(self, probes: Iterable[Probe]) -> int:
+        """What a plan makes this engine compute, about: a prompt, and of a repeat the last block."""
+        return sum(self._block_tokens if probe.expect is Expect.HIT else self._prompt_tokens for probe in probes)
 
     def _one(self, probe: Probe) -> Seen:
         seen = self._send(probe, prompt(self._rng, self._words))
@@ -152,7 +185,7 @@ class Execution:
         Raises:
             OutOfBounds: the tokens do not suffice for it, or time is up.
         """
-        if not confirming and self.findings.computed_tokens + cost_tokens(probes) > self._left_tokens:
+        if not confirming and self.findings.computed_tokens + self._cost_tokens(probes) > self._left_tokens:
             raise OutOfBounds("the day's tokens for audits are used up")
         texts: dict[int, str] = {}
         seen: dict[str, Seen] = {}
@@ -222,9 +255,9 @@ class Execution:
         """
         tried = next(one for one in self.findings.tried if one.case is two_salts.CASE)
         probes = two_salts.CASE.plan(self._facts) or ()
-        least_tokens = self.findings.computed_tokens  # every case once, in this engine's own tokens
+        least_tokens = max(self.findings.computed_tokens, round_tokens(self._facts, self._block_tokens))  # without so much no run may begin
         for _ in range(self._sizes.rounds):
-            if self.findings.computed_tokens + cost_tokens(probes) > self._left_tokens - self._reserved_runs * least_tokens:
+            if self.findings.computed_tokens + self._cost_tokens(probes) > self._left_tokens - self._reserved_runs * least_tokens:
                 return
             held = tried.verdict
             self._judged(tried, probes)
@@ -281,7 +314,7 @@ class Execution:
 
     def _timed_rounds(self, case: Case) -> int:
         if case is two_salts.CASE:
-            return max(self._sizes.timed_rounds, -(-self._sizes.timed_negatives // 2))
+            return self._timed_two_salts
         return 1 if case.name in _POOLED else self._sizes.timed_rounds
 
     def _timed_verdict(self, tried: Tried, probes: Sequence[Probe], everything: Sequence[tuple[Probe, Seen]]) -> Verdict:
@@ -378,6 +411,14 @@ def _confirming_rounds(probes: Sequence[Probe]) -> int:
     return next(rounds for rounds in range(4, 100) if timing.smallest_gap(rounds, rounds * first_uses) <= CONFIRMING_GAP)
 
 
-def cost_tokens(probes: Iterable[Probe]) -> int:
-    """What a plan will make the engine compute, about: everything but the repeats."""
-    return sum(WORDS_A_PROMPT for probe in probes if probe.expect is not Expect.HIT)
+def round_tokens(facts: Facts, block_tokens: int) -> int:
+    """The most that trying every case once costs an engine that keeps its cache, before it is asked anything: by it a run may begin.
+
+    Two prompts tell what the engine's tokenizer makes of our words; the others are cut to ``PROMPT_TOKENS``, about; and of a repeat an engine
+    computes the last block again. A round that has to be repeated, because an answer was lost or looked like sharing, is not in it; nor is a chat
+    template of many hundred tokens, or a tokenizer that makes more of a word than ``MOST_TOKENS_A_WORD``: what they cost the first two prompts tell.
+    """
+    probes = [probe for case in CASES for probe in case.plan(facts) or ()]
+    repeats = sum(probe.expect is Expect.HIT for probe in probes)
+    prompt_tokens = math.ceil(PROMPT_TOKENS * (1 + PROMPTS_DIFFER))
+    return 2 * MOST_TOKENS_A_WORD * WORDS_A_PROMPT + (len(probes) - repeats) * prompt_tokens + repeats * block_tokens

@@ -25,16 +25,20 @@ from tenants.services import locks
 RUN_S = 900.0  # the longest a run may take
 QUEUED_FOR_S = 3600.0
 TRAFFIC_PART = 0.005  # of the prompt tokens of the last 24 hours
+RESERVED_RUNS = 2  # that an audit without given sizes leaves tokens for on the same day: another build may answer any time
+KEPT_RUNS = 1  # of these a restart of a proved build leaves: unaudited, such an engine serves everybody on, and another build serves one namespace
 _THE_PLATFORMS = "Replicas of this pool are the platform's, and so is their daily budget of audits: only a platform operator orders one there."
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that may start: what it may cost, and which build was last seen there."""
+    """A run that may start: what it may cost, and which build was last seen there. ``restarted``: of that build audits have proved, and all that asks
+    for another is that the engine was started again."""
 
     left_tokens: int
     build: str
     spent_today_tokens: int
+    restarted: bool = False
 
 
 def order(
@@ -83,9 +87,10 @@ def order(
     return run, True
 
 
-def begin(*, run: AuditRun, target: Target, needed_tokens: int, now: datetime, kept_tokens: int = 0) -> Begun:
-    """Take the replica and its budget. ``needed_tokens`` is the least that a run makes sense with, ``kept_tokens`` what must be left for others
-    where it is an epoch of a tenant that asks and the budget is another's: whoever rotates all day spends no proof that everybody lives by.
+def begin(*, run: AuditRun, target: Target, needed_tokens: int, now: datetime) -> Begun:
+    """Take the replica and its budget. ``needed_tokens`` is the least that a run makes sense with. As much as that is left for others, several times,
+    where it is an epoch of a tenant that asks and the budget is another's (whoever rotates all day spends no proof that everybody lives by), and
+    where a proved build was restarted (whatever restarts all day spends not what the next build needs).
 
     Raises:
         Conflict: an audit of this engine is running.
@@ -101,18 +106,25 @@ def begin(*, run: AuditRun, target: Target, needed_tokens: int, now: datetime, k
         today = now.astimezone(UTC).date()
         spent = first.audit_tokens if first.audit_day == today else 0
         left = budget_tokens(target.owner_id, rows, needed_tokens + spent, now) - spent
-        kept = kept_tokens if run.trigger == "epoch" and target.owner_id != target.tenant_id else 0
+        restarted = run.trigger == "restart" and first.isolation_state == State.ISOLATED and bool(first.build)
+        kept = needed_tokens * _kept_runs(run, target, restarted=restarted)
         if left < needed_tokens + kept:
             used = f"The replica's audits have used {spent} of {left + spent} tokens today"
-            others = f" and leaves {kept} for audits that no tenant's epochs ask for" if kept else ""
+            others = f" and leaves {kept} for audits that are needed more" if kept else ""
             raise LimitReached(f"{used}, and one more needs {needed_tokens}{others}. The day ends at 00:00 UTC.")
         _save(rows, audit_at=now, audit_busy_until=now + timedelta(seconds=RUN_S), audit_day=today, audit_tokens=spent)
-        begun = Begun(left_tokens=left, build=first.build, spent_today_tokens=spent)
+        begun = Begun(left_tokens=left, build=first.build, spent_today_tokens=spent, restarted=restarted)
         with scoping.tenant_scope(target.tenant_id):
             waiting = AuditRun.objects.filter(tenant_id=target.tenant_id, id=run.id, state="queued")
             if not waiting.update(state="running", started_at=now, build=begun.build, epochs=target.epochs):
                 raise Conflict("This audit was carried out already.")
     return begun
+
+
+def _kept_runs(run: AuditRun, target: Target, *, restarted: bool) -> int:
+    if run.trigger == "epoch" and target.owner_id != target.tenant_id:
+        return RESERVED_RUNS
+    return KEPT_RUNS if restarted else 0
 
 
 def budget_tokens(owner_id: UUID, rows: list[Replica], wanted_tokens: int, now: datetime) -> int:

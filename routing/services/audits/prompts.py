@@ -21,6 +21,8 @@ WORDS = tuple(_TEXT.split())
 
 LEAST_WORDS = WORDS_A_PROMPT // 4  # whatever an engine says of its tokens
 PROMPT_TOKENS = 1100  # aimed at: words differ, and what was measured held a chat's template too, so some come out at a twentieth less
+PROMPTS_DIFFER = 0.05  # so much more than aimed at a prompt may be
+MOST_TOKENS_A_WORD = 3  # in a vocabulary that has hardly any of them whole
 
 
 def words_for(prompt_tokens: int) -> int:

@@ -26,6 +26,7 @@ def cases(findings: Findings) -> list[dict[str, Any]]:
             "rows": list(tried.case.rows),
             "outcome": tried.verdict.outcome.value,
             "reason": tried.verdict.reason,
+            "odd": tried.verdict.odd,
             "rounds": tried.rounds,
             "negative_probes": tried.verdict.negative_probes,
             "controls_seen": _controls(tried),

@@ -14,13 +14,12 @@ from django.utils import timezone
 
 from namespaces.audit import evidence as signing
 from namespaces.audit.case import Facts, Outcome
-from namespaces.audit.cases import CASES
 from namespaces.audit.states import State
 from routing import queries
 from routing.models import AuditRun
 from routing.services.audits import orders, report, reports, targets
 from routing.services.audits.door import Aim, Door
-from routing.services.audits.execution import Execution, Findings, Sizes, cost_tokens
+from routing.services.audits.execution import RESTARTED, Execution, Findings, Sizes, round_tokens
 from routing.services.audits.reports import DEFAULT_BLOCK_TOKENS, EngineReport
 from routing.services.audits.targets import Target
 from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound
@@ -30,7 +29,6 @@ from tenants.scoping import tenant_scope
 LOAD_AGE_S = 1.0  # how old a router's word on an engine's queue may be
 VALKEY_S = 0.5
 MAX_ROUNDS = 500
-RESERVED_RUNS = 2  # that an audit without given sizes leaves tokens for on the same day: another build may answer any time
 PROBING_PART = 0.8  # of the time that the replica is taken for
 
 
@@ -85,9 +83,9 @@ def run(tenant_id: UUID, run_id: UUID, *, clock: Callable[[], float] = time.mono
         return _refused(order, "the endpoint or the replica is gone, or out of service")
     engine = reported(url)
     facts = Facts(engine=target.engine, adapters=tuple(name for name in target.adapters if not engine.models or name in engine.models))
-    least = least_tokens(facts)
+    least_tokens = round_tokens(facts, engine.block_tokens or DEFAULT_BLOCK_TOKENS)
     try:
-        begun = orders.begin(run=order, target=target, needed_tokens=least, kept_tokens=RESERVED_RUNS * least, now=timezone.now())
+        begun = orders.begin(run=order, target=target, needed_tokens=least_tokens, now=timezone.now())
     except Conflict:
         return None
     except (LimitReached, NotFound) as refusal:
@@ -96,11 +94,6 @@ def run(tenant_id: UUID, run_id: UUID, *, clock: Callable[[], float] = time.mono
     job = _Job(order=order, target=target, url=url, slug=slug, engine=engine, facts=facts, begun=begun)
     findings = _probed(job, publish_key=settings.PUBLISH_KEY, clock=clock)
     return _concluded(job, findings, settings.EVIDENCE_KEY)
-
-
-def least_tokens(facts: Facts) -> int:
-    """What one round of every case costs, about."""
-    return sum(cost_tokens(probes) for case in CASES if (probes := case.plan(facts)) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +116,13 @@ class _Job:
     def block_tokens(self) -> int:
         return self.engine.block_tokens or DEFAULT_BLOCK_TOKENS
 
+    @property
+    def sizes(self) -> Sizes:
+        """As ordered; else the usual ones, or the small ones where a proved build was merely restarted."""
+        if not self.order.sizes and self.begun.restarted and self.build == self.begun.build:
+            return RESTARTED
+        return sizes_of(self.order.sizes)
+
 
 def _probed(job: _Job, *, publish_key: bytes, clock: Callable[[], float]) -> Findings:
     """Send the probes. Interrupted, by a limit or a mistake of ours: what was sent is paid for, nothing is concluded, the replica is free again."""
@@ -134,9 +134,9 @@ def _probed(job: _Job, *, publish_key: bytes, clock: Callable[[], float]) -> Fin
         facts=job.facts,
         rng=SystemRandom(),
         block_tokens=job.block_tokens,
-        sizes=sizes_of(order.sizes),
+        sizes=job.sizes,
         left_tokens=job.begun.left_tokens,
-        reserved_runs=0 if order.sizes else RESERVED_RUNS,  # who names the sizes means them
+        reserved_runs=0 if order.sizes else orders.RESERVED_RUNS,  # who names the sizes means them
         late=lambda: clock() > ends_s,
         busy=_Load(job.url, clock).busy,
     )
@@ -152,8 +152,13 @@ def _probed(job: _Job, *, publish_key: bytes, clock: Callable[[], float]) -> Fin
 
 
 def _concluded(job: _Job, findings: Findings, evidence_key: bytes) -> Ended:
-    """Sign and store, then act: a state without its evidence would be worse than evidence whose state comes a moment later."""
+    """Sign and store, then act: a state without its evidence would be worse than evidence whose state comes a moment later. What the tokens
+    did not do for was not begun: it is refused, as it would have been before had the engine's tokenizer been known."""
     order, now = job.order, timezone.now()
+    if findings.unaffordable:
+        orders.close(run=order, state="refused", reason=findings.unaffordable[:300], finished_at=now, tokens_spent=findings.computed_tokens)
+        orders.settle(target=job.target, tokens=findings.computed_tokens, event=None, reason="", build=job.build, now=now)
+        return Ended(order, None)
     value = report.evidence(order, job.target, findings, slug=job.slug, build=job.build, block_tokens=job.block_tokens, finished_at=now)
     signature, public_key = signing.sign(value, evidence_key)
     orders.close(

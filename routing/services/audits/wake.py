@@ -13,7 +13,7 @@ TASK = "routing.audit_run"
 WAKE_TIMEOUT_S = 0.2
 MAX_IN_FLIGHT = 4
 # Redis transport: 0 is taken first. An alarm's audit does not wait behind the day's.
-PRIORITIES = {"alarm": 0, "demand": 3, "build": 3, "first": 3, "retry": 6, "epoch": 6, "daily": 9}
+PRIORITIES = {"alarm": 0, "demand": 3, "build": 3, "first": 3, "retry": 6, "epoch": 6, "restart": 6, "daily": 9}
 _log = logging.getLogger(__name__)
 _in_flight = threading.BoundedSemaphore(MAX_IN_FLIGHT)
 

@@ -58,7 +58,7 @@ class Watch:
         except NotFound:
             return  # removed meanwhile
         if seen.build or seen.generation:
-            calendar.observed(owner_id, row.id, now)
+            calendar.observed(owner_id, row.id, now, trigger="build" if seen.build else "restart")
 
     def _assign(self, reports: Reports, now: datetime) -> None:
         wanted = spread(reports.unserved)

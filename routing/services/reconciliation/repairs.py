@@ -73,7 +73,7 @@ def _observe(job: Job) -> str:
     """As the sweep of routers' reports would have."""
     with tenant_scope(job.tenant_id):
         seen = isolation.observe(tenant_id=job.tenant_id, replica_id=job.subject, build=job.finding.mark, started_at=None, now=job.now)
-    ordered = calendar.observed(job.tenant_id, job.subject, job.now)
+    ordered = calendar.observed(job.tenant_id, job.subject, job.now, trigger="build")
     said = "noted the build" if seen.build else "the build was noted already"
     return f"{said}; {_ordered(len(ordered))}"
 
@@ -81,7 +81,7 @@ def _observe(job: Job) -> str:
 def _audit(job: Job) -> str:
     if job.finding.subject_kind == "endpoint":
         return _ordered(len(calendar.alarmed(job.tenant_id, job.subject, UUID(job.finding.aspect), job.now)))
-    return _ordered(len(calendar.observed(job.tenant_id, job.subject, job.now)))
+    return _ordered(len(calendar.observed(job.tenant_id, job.subject, job.now, trigger="build")))
 
 
 def _ordered(count: int) -> str:

@@ -269,7 +269,12 @@ HOUR = timedelta(hours=1)
         ({"build": ""}, {"build": ""}, False),
         ({"finished_at": timezone.now() - timedelta(days=8)}, {}, False),
         ({}, {"outcome": "fail"}, False),
-        ({}, {"outcome": "inconclusive"}, False),
+        ({}, {"outcome": "inconclusive"}, False),  # of an older release, which did not say whether something was odd
+        ({}, {"outcome": "inconclusive", "cases": []}, True),
+        ({}, {"outcome": "inconclusive", "cases": [{**rows.CASES[0], "odd": False}]}, True),
+        ({}, {"outcome": "inconclusive", "cases": [{**rows.CASES[0], "odd": False}, {**rows.CASES[0], "odd": True}]}, False),
+        ({"outcome": "inconclusive", "cases": []}, {}, False),  # takes nothing back, and proves nothing itself
+        ({"build": "another"}, {"outcome": "inconclusive", "cases": [{**rows.CASES[0], "odd": False}]}, False),
     ],
 )
 def test_a_shorter_audit_that_passes_does_not_weaken_the_proof_of_the_same_build(
@@ -283,7 +288,17 @@ def test_a_shorter_audit_that_passes_does_not_weaken_the_proof_of_the_same_build
     shown, other = (long, short) if kept else (short, long)
     assert f"/audits/{shown.id}#case-two_salts" in matrix
     assert f"/audits/{other.id}#case-two_salts" not in matrix
-    assert (f'/audits/{short.id}">newest</a>: 20 negative probes, <time' in matrix) == kept
+    how = "" if short.outcome == "pass" else "inconclusive, "
+    assert (f'/audits/{short.id}">newest</a>: {how}20 negative probes, <time' in matrix) == kept
+
+
+@pytest.mark.parametrize(("odd", "kept"), [(False, True), (True, False)])
+def test_an_audit_between_two_that_told_nothing_parts_them_no_more_than_none(town: Town, odd: bool, kept: bool) -> None:
+    long = rows.audit_run(town.acorn, negative_probes=61, finished_at=timezone.now() - 3 * HOUR)
+    unclear = [{**rows.CASES[0], "odd": odd}]
+    rows.audit_run(town.acorn, outcome="inconclusive", negative_probes=2, cases=unclear, finished_at=timezone.now() - 2 * HOUR)
+    rows.audit_run(town.acorn, negative_probes=20, finished_at=timezone.now() - HOUR)
+    assert (f"/audits/{long.id}#case-two_salts" in _page(town, "viewer").partition("<h2>Audits</h2>")[0]) == kept
 
 
 def test_the_matrix_is_a_grid_of_replicas_and_cases(town: Town) -> None:

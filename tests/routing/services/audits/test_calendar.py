@@ -250,11 +250,12 @@ def test_epochs_of_a_shared_pools_tenants_leave_tokens_for_other_reasons(acorn: 
         AuditRun.objects.update(trigger=trigger)
         run_id = AuditRun.objects.get().id
     if may:
-        assert begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=800).left_tokens == 1000
+        assert begun(acorn, run_id, at(0), needed_tokens=400).left_tokens == 1000
         return
     with pytest.raises(LimitReached, match="leaves 800"):
-        begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=800)
-    assert begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=600).left_tokens == 1000
+        begun(acorn, run_id, at(0), needed_tokens=400)
+    settings.AUDIT_TOKENS_A_DAY = 1200
+    assert begun(acorn, run_id, at(0), needed_tokens=400).left_tokens == 1200
 
 
 def test_an_owners_own_epochs_spend_its_own_tokens(acorn: Made, settings: Any) -> None:
@@ -267,7 +268,64 @@ def test_an_owners_own_epochs_spend_its_own_tokens(acorn: Made, settings: Any) -
     with tenant_scope(acorn.id):
         AuditRun.objects.update(trigger="epoch")
         run_id = AuditRun.objects.get().id
-    assert begun(acorn, run_id, at(0), needed_tokens=400, kept_tokens=800).left_tokens == 1000
+    assert begun(acorn, run_id, at(0), needed_tokens=400).left_tokens == 1000
+
+
+def test_restarts_of_a_proved_build_leave_tokens_for_the_next_build(acorn: Made, settings: Any) -> None:
+    """Such an engine serves everybody on; another build serves one namespace until it is audited. A refused restart keeps no other order back."""
+    from routing.models import AuditRun, Replica
+    from routing.services.audits import calendar
+    from tenants.core.errors import LimitReached
+    from tenants.scoping import tenant_scope
+
+    settings.AUDIT_TOKENS_A_DAY = 1000
+    a_setup(acorn)
+    assert planned(at(0)) == [("acorn", "chat", "first")]
+    ended(at(0), isolation_state="isolated", isolation_verified_at=at(0), build="b1")
+    with tenant_scope(acorn.id):
+        replica_id = Replica.objects.get().id
+    ((_, run_id),) = calendar.observed(acorn.id, replica_id, at(20), trigger="restart")
+    with pytest.raises(LimitReached, match="leaves 501"):
+        begun(acorn, run_id, at(20), needed_tokens=501)
+    refused(at(20))
+    assert calendar.observed(acorn.id, replica_id, at(21), trigger="restart") == []
+    ((_, run_id),) = calendar.observed(acorn.id, replica_id, at(21), trigger="build")
+    assert not begun(acorn, run_id, at(21), needed_tokens=501).restarted
+    ended(at(22), audit_busy_until=None)
+    with tenant_scope(acorn.id):
+        AuditRun.objects.filter(state="refused").update(trigger="demand")
+    ((_, run_id),) = calendar.observed(acorn.id, replica_id, at(40), trigger="restart")
+    assert begun(acorn, run_id, at(40), needed_tokens=500).restarted
+
+
+def test_a_restart_of_what_no_audit_has_proved_is_no_mere_restart(acorn: Made, settings: Any) -> None:
+    """Unverified, suspect, or of a build that nobody knows: it gets a whole audit, and all that is left."""
+    from routing.models import AuditRun
+    from tenants.scoping import tenant_scope
+
+    settings.AUDIT_TOKENS_A_DAY = 1000
+    a_setup(acorn)
+    for number, (state, build) in enumerate([("unverified", "b1"), ("suspect", "b1"), ("isolated", "")]):
+        assert planned(at(30 * number))
+        with tenant_scope(acorn.id):
+            run = AuditRun.objects.get(state="queued")
+            AuditRun.objects.filter(id=run.id).update(trigger="restart")
+        ended_but(run, at(30 * number), isolation_state=state, build=build, isolation_verified_at=None)
+        assert not begun(acorn, run.id, at(30 * number), needed_tokens=501).restarted
+        ended(at(30 * number), audit_busy_until=None)
+        with tenant_scope(acorn.id):
+            AuditRun.objects.filter(id=run.id).update(state="finished")
+
+
+def ended_but(run: Any, now: datetime, **columns: Any) -> None:
+    """Replicas are as ``columns`` say, and the order still waits."""
+    from routing.models import AuditRun, Replica
+    from tenants.scoping import tenant_scope
+
+    ended(now, **columns)
+    with tenant_scope(run.tenant_id):
+        AuditRun.objects.filter(id=run.id).update(state="queued")
+        assert Replica.objects.filter(tenant_id=run.tenant_id).exists()
 
 
 def test_a_paused_replica_and_a_disabled_endpoint_are_left_alone(acorn: Made) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from namespaces.audit.case import Facts, Outcome
 from namespaces.audit.cases import CASES
 from namespaces.audit.states import Event
-from routing.services.audits.execution import Execution, Findings, Sizes, cost_tokens
+from routing.services.audits.execution import LEAST_TIMED_NEGATIVES, RESTARTED, Execution, Findings, Sizes, round_tokens
 from routing.services.audits.prompts import LEAST_WORDS, WORDS, WORDS_A_PROMPT, prompt, words_for
 from tests.routing.services.audits.engine import BLOCK_TOKENS, Engine
 
@@ -160,19 +160,58 @@ def test_rounds_under_load_do_not_count_in_times() -> None:
 
 
 def test_the_budget_ends_a_run_and_never_makes_it_pass() -> None:
-    """Enough for some cases only. What it cost stays within the bound."""
-    found = audit(Engine(), left_tokens=20_000)
+    """Enough for every case, had each been complete at once: an answer of the dearest is lost, and it cannot be tried again. What it cost stays
+    within the bound."""
+    found = audit(Engine(failing={35}), left_tokens=46_000)
     assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.INCOMPLETE)
-    assert found.computed_tokens <= 20_000
-    assert "used up" in found.reason
+    assert found.computed_tokens <= 46_000
+    assert "client_salts: the day's tokens for audits are used up" in found.reason
+    assert max(tried.rounds for tried in found.tried) == 1
+    assert audit(Engine(), left_tokens=46_000).outcome is Outcome.PASS
 
 
 def test_a_budget_for_one_round_of_each_case_is_enough_to_pass() -> None:
     """The further rounds only sharpen the bound."""
-    least = sum(cost_tokens(plan) for case in CASES if (plan := case.plan(FACTS)) is not None)
-    found = audit(Engine(), left_tokens=least + 5000, sizes=Sizes())
+    least_tokens = round_tokens(FACTS, BLOCK_TOKENS)
+    found = audit(Engine(), left_tokens=least_tokens, sizes=Sizes())
     assert found.outcome is Outcome.PASS
-    assert found.computed_tokens <= least + 5000
+    assert found.computed_tokens <= least_tokens
+
+
+@pytest.mark.parametrize("facts", [FACTS, Facts(engine="vllm")], ids=["adapters", "none"])
+@pytest.mark.parametrize(("tokens_a_word", "template_tokens"), [(1, 0), (1, 40), (1, 300), (2, 40), (3, 40)])
+def test_one_round_of_each_case_costs_no_more_than_it_was_said_to(facts: Facts, tokens_a_word: int, template_tokens: int) -> None:
+    """By that figure a run may begin, so with exactly so much it passes; it is no guess far above what it costs either."""
+    said = round_tokens(facts, BLOCK_TOKENS)
+    for seed in range(5):
+        engine = Engine(tokens_a_word=tokens_a_word, template_tokens=template_tokens)
+        found = audit(engine, facts=facts, sizes=RESTARTED, left_tokens=said, rng=Random(seed))
+        assert found.outcome is Outcome.PASS, found.reason
+        assert max(tried.rounds for tried in found.tried) == 1
+        assert 0.7 * said < found.computed_tokens <= said
+
+
+def test_what_the_tokens_cannot_do_for_is_not_begun() -> None:
+    """Not on an engine that reports, whose tokenizer makes more of a prompt than was thought, nor on one that is judged by times."""
+    for engine, left_tokens in ((Engine(), 20_000), (Engine(tokens_a_word=5), 60_000), (Engine(reports=False), 90_000)):
+        found = audit(engine, left_tokens=left_tokens, sizes=Sizes())
+        assert (found.outcome, found.event) == (Outcome.INCONCLUSIVE, Event.INCOMPLETE)
+        assert f"{left_tokens} are left" in found.unaffordable
+        assert (found.probes, {tried.rounds for tried in found.tried}) == (2, {0})
+    assert audit(Engine(tokens_a_word=5), left_tokens=70_000, sizes=RESTARTED).outcome is Outcome.PASS
+
+
+def test_by_times_two_salts_are_tried_as_often_as_the_tokens_allow() -> None:
+    """Never too rarely to tell: with what a restart is given, sharing is still found, and kept apart from an honest engine."""
+    negatives = {}
+    for left_tokens, sizes in ((300_000, Sizes()), (200_000, Sizes()), (300_000, RESTARTED)):
+        found = audit(Engine(reports=False, template_tokens=40), left_tokens=left_tokens, sizes=sizes)
+        assert found.outcome is Outcome.PASS, found.reason
+        assert found.computed_tokens <= left_tokens
+        negatives[left_tokens, sizes] = next(one.verdict.negative_probes for one in found.tried if one.case.name == "two_salts")
+    few, usual, small = negatives[200_000, Sizes()], negatives[300_000, Sizes()], negatives[300_000, RESTARTED]
+    assert small == LEAST_TIMED_NEGATIVES < few < usual
+    assert audit(Engine(reports=False, salt_mode="ignore_salt"), sizes=RESTARTED).outcome is Outcome.FAIL
 
 
 def test_a_sharper_bound_leaves_tokens_for_later_runs_of_the_day() -> None:
@@ -182,6 +221,7 @@ def test_a_sharper_bound_leaves_tokens_for_later_runs_of_the_day() -> None:
         found = audit(Engine(), left_tokens=left_tokens, sizes=Sizes(), reserved_runs=reserved_runs)
         assert found.outcome is Outcome.PASS
         left_tokens -= found.computed_tokens
+        assert left_tokens >= reserved_runs * round_tokens(FACTS, BLOCK_TOKENS)  # with less none of them may begin
         spent.append(found.computed_tokens)
     assert left_tokens >= 0
     assert max(spent) < 120_000 < audit(Engine(), left_tokens=200_000, sizes=Sizes()).computed_tokens

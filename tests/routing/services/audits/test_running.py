@@ -32,6 +32,7 @@ def test_an_honest_engine_passes_every_row_with_controls_seen(world: World) -> N
         assert shown[name]["negative_probes"] >= 1
         assert shown[name]["controls_seen"] >= 1
     assert {name for name, case in shown.items() if case["outcome"] == "proved elsewhere"} == {"encoding", "anonymous"}
+    assert not any(case["odd"] for case in run.cases)
     assert run.negative_probes >= 20
     assert run.failure_bound_ppm == round(3_000_000 / run.negative_probes)
     assert 0 < run.tokens_spent < 60_000
@@ -77,6 +78,7 @@ def test_a_forged_field_quarantines_nobody(world: World, forged: int) -> None:
     world.rig.mode(forge_cached_tokens=forged)
     run = world.audit()
     assert run.outcome == "inconclusive", run.reason
+    assert any(case["odd"] for case in run.cases) == (forged == 5000)  # of 40 tokens all that is seen is that no control hits
     assert world.replica().isolation_state == "unverified"
 
 
@@ -147,6 +149,23 @@ def test_the_budget_refuses_and_says_so(world: World, settings: Any) -> None:
     assert "tokens today" in second.reason
     assert world.replica().audit_tokens == first.tokens_spent
     assert world.replica().isolation_state == "isolated"
+
+
+def test_what_an_engines_tokenizer_makes_too_dear_is_refused_and_paid(world: World, settings: Any) -> None:
+    """The two probes that told it cost their tokens, and nothing is concluded: the state stays, and the replica is free."""
+    assert world.audit_until_sure().outcome == "pass"
+    before = world.replica().audit_tokens
+    settings.AUDIT_TOKENS_A_DAY = before + 55_000
+    run = world.audit({"timed_negatives": 500})
+    assert (run.state, run.outcome) == ("finished", "pass")  # the control: so many tokens do for an engine that reports
+    world.rig.mode(hide_cached_tokens=True)
+    settings.AUDIT_TOKENS_A_DAY = world.replica().audit_tokens + 55_000
+    run = world.audit()
+    assert (run.state, run.outcome, run.probes) == ("refused", "", 0)
+    assert "55000 are left" in run.reason
+    replica = world.replica()
+    assert (replica.isolation_state, replica.audit_busy_until) == ("isolated", None)
+    assert 2000 < run.tokens_spent < 2500
 
 
 def test_a_router_that_is_away_changes_nothing(world: World, settings: Any) -> None:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.utils import timezone
 
+from namespaces.audit.case import Facts
 from namespaces.audit.states import Event
+from routing.services.audits import running
+from routing.services.audits.execution import round_tokens
 from routing.services.audits.reports import Reports, join
 from routing.services.audits.watch import Watch
 
 if TYPE_CHECKING:
+    from routing.models import AuditRun
     from tests.routing.services.audits.world import World
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(120)]
@@ -59,7 +63,8 @@ def test_the_router_acts_on_a_quarantine_at_once(world: World) -> None:
 
 
 def test_a_build_is_noticed_and_a_restart_asks_for_an_audit(world: World) -> None:
-    """What routers scrape: build, block size, models, start. A restart keeps the state, frees nothing that is proved, and orders an audit."""
+    """What routers scrape: build, block size, models, start. A restart keeps the state, frees nothing that is proved, and orders an audit of its own
+    name, which tries every case once and no more; by hand the usual one is ordered."""
     from routing.models import AuditRun
     from tenants.scoping import tenant_scope
     from tests.routing.services.audits.rig import until
@@ -79,8 +84,22 @@ def test_a_build_is_noticed_and_a_restart_asks_for_an_audit(world: World) -> Non
     watch.look(reports(world), timezone.now())
     with tenant_scope(world.tenant.id):
         ordered = AuditRun.objects.filter(tenant_id=world.tenant.id, state="queued")
-        assert [one.trigger for one in ordered] == ["build"]
+        assert [one.trigger for one in ordered] == ["restart"]
+        order_id = ordered[0].id
     assert world.replica().isolation_state == "isolated"
+    ended = running.run(world.tenant.id, order_id)
+    assert ended is not None
+    assert (ended.run.outcome, ended.state) == ("pass", "isolated"), ended.run.reason
+    assert rounds(ended.run) == dict.fromkeys(rounds(ended.run), 1)
+    assert 40_000 < ended.run.tokens_spent <= round_tokens(Facts("vllm", ("ada", "bob")), 16)
+    usual = world.audit(sizes={})
+    assert usual.outcome == "pass"
+    assert rounds(usual)["two_salts"] > 5
+
+
+def rounds(run: AuditRun) -> dict[str, int]:
+    """By case, of those that were tried."""
+    return {case["name"]: case["rounds"] for case in run.cases if case["rounds"]}
 
 
 def test_a_quiet_fleet_costs_no_query(world: World, django_assert_num_queries: Any) -> None:
