@@ -13,7 +13,7 @@ import pytest
 
 from routing.core.peering import BEAT, Beat, Head, Load, engine_id
 from routing.core.residency import HistoryIndex
-from routing.core.siblings import Here, Siblings
+from routing.core.siblings import TRANSIT_S, Here, Siblings
 from routing.dataplane.app import Router
 from routing.dataplane.feeds.load import check
 from routing.dataplane.ranks import Scrape
@@ -156,19 +156,18 @@ async def test_a_sibling_s_request_whose_end_was_heard_a_moment_later_was_not_th
 
 async def test_others_take_no_longer_than_they_are_there() -> None:
     """A long prompt is ahead of a short one, and its client leaves: from then on nobody was ahead."""
-    async with stage(replicas=1, router={"record_sample": 1.0}) as it:
+    async with stage(replicas=1, speed=0.25, router={"record_sample": 1.0}) as it:
         engine = it.router.plane.engine(it.fleet[0].url)
-        ahead = asyncio.create_task(it.chat(text(1, 2000), "hi"))
+        ahead = asyncio.create_task(it.chat(text(1, 2000), "hi", max_tokens=100))
         await until(lambda: engine.in_flight == 1)
         began_s = time.monotonic()
-        asked = asyncio.create_task(_whole(it, 2, max_tokens=40))
+        asked = asyncio.create_task(_whole(it, 2))
         await until(lambda: engine.in_flight == 2)
         ahead.cancel()
-        await until(lambda: engine.in_flight == 1)
+        await until(lambda: engine.in_flight < 2)
         left_s = time.monotonic()
         await asked
-        parts = _parts(it)
-        assert it.last().candidates[0].queued_tokens > 1000
+        parts = _short(it)
         assert parts.get("queue_engine", 0) <= (left_s - began_s) * 1e6, parts
         # The control: where it stays, it is what took the time.
         ahead = asyncio.create_task(it.chat(text(3, 2000), "hi"))
@@ -209,16 +208,30 @@ async def test_two_routers_that_are_asked_in_turn_find_nobody_before_them(tmp_pa
                 if task.get_name() == "records":  # so that they stay where a test can read them
                     task.cancel()
         await until(lambda: all(it.router.plane.siblings.believed(time.monotonic()) for it in both))
-        phantoms = 0
+        judged = 0
         for seed in range(12):
             it = both[seed % 2]
-            await _whole(it, seed, max_tokens=10)
-            await until(lambda: it.router.plane.in_flight == 0)  # noqa: B023 - awaited here
-            parts = _parts(it)
-            phantoms += sum(candidate.in_flight for candidate in it.last().candidates)
-            assert "queue_engine" not in parts, parts
-            assert parts["generation"] > 50_000
-        assert phantoms > 0, "the sibling's word is on its way when the next request comes, or this shows nothing"
+            asked = asyncio.create_task(_whole(it, seed, max_tokens=10))
+            late_s = await _until_heard(it)
+            await asked
+            await _settled(it)
+            parts, (candidate,) = _parts(it), it.last().candidates
+            if candidate.in_flight and late_s < TRANSIT_S / 2:  # a machine that is busier than that tells nothing of the product
+                judged += 1
+                assert "queue_engine" not in parts, parts
+                assert parts["generation"] > 50_000
+        assert judged > 0, "the sibling's word is on its way when the next request comes, or this shows nothing"
+
+
+async def _until_heard(it: Stage) -> float:
+    """Wait until a router has heard that its sibling has nothing at the engine any more; returns for how many seconds."""
+    began_s, siblings = time.monotonic(), it.router.plane.siblings
+    await until(lambda: siblings.load(it.fleet[0].url, time.monotonic()).in_flight == 0)
+    return time.monotonic() - began_s
+
+
+async def _settled(it: Stage) -> None:
+    await until(lambda: it.router.plane.in_flight == 0)
 
 
 @pytest.mark.parametrize("answers", [True, False])
