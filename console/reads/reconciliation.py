@@ -29,13 +29,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``late``: no run has ended for some minutes, so what is shown may be old."""
+    """``watched``: seen, and not for long enough to be open. ``late``: no run has ended for some minutes, so what is shown may be old."""
 
     last: ReconciliationRun | None
     under_way: ReconciliationRun | None
     counts: dict[str, int]
     open: tuple[Found, ...]
-    watching: int
+    watched: tuple[Found, ...]
     late: bool
 
     @property
@@ -48,13 +48,12 @@ def overview(tenant_id: UUID) -> Overview:
     """The last run and what is open, inside the tenant scope."""
     last = reading.last(tenant_id)
     late = last is None or last.finished_at is None or timezone.now() - last.finished_at > LATE
-    watched = ReconciliationFinding.objects.filter(tenant_id=tenant_id, state=State.WATCHING).count()
     return Overview(
         last=last,
         under_way=reading.under_way(tenant_id),
         counts=reading.counts(tenant_id),
         open=tuple(_found(row) for row in running.open_findings(tenant_id)[:SHOWN]),
-        watching=watched,
+        watched=tuple(_found(row) for row in reading.watched(tenant_id)[:SHOWN]),
         late=late,
     )
 

@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from console.access import TenantPage
-from console.reads import pools, routers
+from console.reads import pools, routers, served
 from routing import queries
 from routing.services import replicas
 from tenants.core.roles import Permission
@@ -30,8 +30,10 @@ class Pools(TenantPage):
     def get(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the port of a view
         found = routers.status(self.tenant_id)
         loads = routers.loads(found)
-        cards = [(card, [(replica, loads.get(replica.url)) for replica in card.replicas]) for card in pools.listed(self.tenant_id)]
-        named = {replica.url: f"{card.pool.name}/{replica.name}" for card, held in cards for replica, _ in held}
+        listed = pools.listed(self.tenant_id)
+        missing = served.missing(self.tenant_id, found, [replica for card in listed for replica in card.replicas])
+        cards = [(card, [(replica, loads.get(replica.url), missing.get(replica.id, ())) for replica in card.replicas]) for card in listed]
+        named = {replica.url: f"{card.pool.name}/{replica.name}" for card in listed for replica in card.replicas}
         return self.page("console/pools.html", {"cards": cards, "routers": found, "changes": routers.residency_changes(found, named)})
 
 

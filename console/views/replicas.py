@@ -11,7 +11,7 @@ from django.utils import timezone
 from console import plots
 from console.access import TenantPage
 from console.plots import Line, Plot
-from console.reads import happened, measured, routers, traffic
+from console.reads import happened, measured, routers, served, traffic
 from routing import queries
 from routing.models import AuditRun, ReconciliationFinding
 from routing.services import measures
@@ -41,6 +41,7 @@ class ReplicaPage(TenantPage):
             "replica": replica,
             "ranges": traffic.RANGES,
             "span": span,
+            "missing": served.missing(self.tenant_id, said, [replica]).get(replica.id, ()),
             "load": routers.loads(said).get(replica.url),
             "reports": routers.calibrations(said, replica.url),
             "routers_reachable": said.reachable,

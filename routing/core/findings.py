@@ -7,9 +7,11 @@ are once a minute, so much of what differs for a moment is only late. It is *res
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+from routing.core.reach import UNREACHABLE_AFTER_S
 
 Severity = Literal["info", "warning", "critical"]
 Repair = Literal["publish", "republish", "release", "observe", "audit"]
@@ -26,7 +28,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of contradiction. ``linger_s`` is for events: how long one stays open after it was last seen."""
+    """One kind of contradiction. ``patience_s``: how long it is watched before it is open. ``linger_s`` is for events: how long one stays open after
+    it was last seen."""
 
     title: str
     severity: Severity
@@ -45,7 +48,7 @@ KINDS: Mapping[str, Kind] = {
     "artifact_missing": Kind("A router lacks a tokenizer or template", "warning", patience_s=30.0),
     # engines
     "replica_unseen": Kind("No router knows this replica", "warning", patience_s=30.0),
-    "replica_unreachable": Kind("A replica cannot be reached", "critical"),  # its own bound stands in routing.core.reach
+    "replica_unreachable": Kind("A replica cannot be reached", "critical", patience_s=UNREACHABLE_AFTER_S),
     "replica_reach_disputed": Kind("Some routers reach a replica, and others do not", "warning", patience_s=60.0),
     "model_not_served": Kind("The engine does not serve the endpoint's model", "critical", patience_s=20.0),
     "build_unnoticed": Kind("The engine is another build than was noted", "warning", patience_s=10.0, repair="observe"),
@@ -82,7 +85,8 @@ Key = tuple[str, str, str, str]
 class Finding:
     """One contradiction. ``aspect`` tells apart several of one kind about one subject. ``mark`` is what stays the same while nothing moves: where it
     changes, watching begins anew, and what was tried to repair the old one does not count. Not ``repairable``: the kind's repair would not help, or
-    not be safe, here."""
+    not be safe, here. ``lasted_s``: for how long it has been the case, where those who see it know; its kind's patience is held against that then,
+    and not against when a run saw it first."""
 
     kind: str
     subject_kind: str
@@ -92,6 +96,7 @@ class Finding:
     explanation: str = ""
     mark: str = ""
     repairable: bool = True
+    lasted_s: float | None = field(default=None, compare=False)
 
     @property
     def key(self) -> Key:
@@ -150,7 +155,8 @@ def _seen(finding: Finding, before: Held | None, now_s: float, *, may_repair: bo
     same = before is not None and before.mark == finding.mark
     was_open = before is not None and before.state is State.OPEN
     first_s = before.first_seen_s if before is not None and (same or was_open) else now_s
-    state = State.OPEN if was_open or now_s - first_s >= kind.patience_s else State.WATCHING
+    lasted_s = now_s - first_s if finding.lasted_s is None else finding.lasted_s
+    state = State.OPEN if was_open or lasted_s >= kind.patience_s else State.WATCHING
     after = Held(
         state=state,
         first_seen_s=first_s,

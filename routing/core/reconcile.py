@@ -144,17 +144,22 @@ def _replica(facts: TenantFacts, replica: ReplicaFact, words: Sequence[RouterWor
 
 
 def _reach(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> Iterator[Finding]:
-    """Of replicas in service alone: one that is drained or paused may be stopped."""
+    """Of replicas in service alone: one that is drained or paused may be stopped. Where every router misses it, that is said at once and watched."""
     known = [(router_id, word) for router_id, word in said if word.condition not in UNKNOWN]
-    away = [(router_id, word) for router_id, word in known if word.away_since_s is not None and word.away_for_s >= UNREACHABLE_AFTER_S]
+    away = [(router_id, word) for router_id, word in known if word.away_since_s is not None]
     if replica.state != "active" or not away:
         return
+    if len(away) < len(known):  # and one that has missed it for moments only may be the first to see what the others see next
+        away = [(router_id, word) for router_id, word in away if word.away_for_s >= UNREACHABLE_AFTER_S]
+        if not away:
+            return
     about, label = ("replica", str(replica.id)), replica.label
     since = _utc(min(word.away_since_s for _, word in away if word.away_since_s is not None))
     why = "; ".join(sorted({glossary.label("health", word.condition) for _, word in away}))
     if len(away) == len(known):
         text = f"No router reaches {label} since {since} ({why}). No request is sent there, and nothing is known of what it holds until it answers."
-        yield Finding("replica_unreachable", *about, subject=label, explanation=text)
+        lasted_s = min(word.away_for_s for _, word in away)
+        yield Finding("replica_unreachable", *about, subject=label, explanation=text, mark=since, lasted_s=lasted_s)
     else:
         where = ", ".join(router_id for router_id, _ in away[:8])
         text = f"{label} cannot be reached from {where} since {since} ({why}), and from {len(known) - len(away)} of {len(known)} routers it can."

@@ -497,6 +497,13 @@ _OUTWARD = [
         (EVENT_INDEX,),
     ),
     Mutant(
+        "two short outages are one long one",
+        "routing/core/findings.py",
+        "now_s - first_s if finding.lasted_s is None else finding.lasted_s",
+        "now_s - first_s",
+        ("tests/routing/core/test_findings.py",),
+    ),
+    Mutant(
         "one owner's events take what is another's",
         "routing/core/byte_budget.py",
         "self.used_bytes + more <= self.whole_bytes // 2",

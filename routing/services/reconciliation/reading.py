@@ -41,6 +41,12 @@ def finding(tenant_id: UUID, reference: str) -> ReconciliationFinding:
     return row
 
 
+def watched(tenant_id: UUID) -> tuple[ReconciliationFinding, ...]:
+    """What was seen and has not lasted for as long as its kind must, the gravest first."""
+    rows = ReconciliationFinding.objects.filter(tenant_id=tenant_id, state=State.WATCHING)
+    return tuple(sorted(rows, key=lambda row: (SEVERITIES.index(row.severity), row.first_seen_at, row.kind, row.subject)))
+
+
 def counts(tenant_id: UUID) -> dict[str, int]:
     """How many findings are open, by severity, the gravest first."""
     rows = ReconciliationFinding.objects.filter(tenant_id=tenant_id, state=State.OPEN).values_list("severity", flat=True)

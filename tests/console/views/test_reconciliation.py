@@ -77,14 +77,27 @@ def test_findings_are_shown_in_words_with_what_was_done(town: Town) -> None:
     for said in ("The engine does not serve the endpoint&#x27;s model", "chat asks for the model m", "published version 7", "3 h ago"):
         assert said in page
     assert '<span class="pill bad">critical</span>' in page
-    assert "1 more is watched" in page
+    assert page.count('data-label="What it would mean">') == 1
     assert "Valkey did not answer" in page
     assert "Of old" in page
+
+
+def test_what_is_watched_is_named_and_nothing_is_said_to_agree(town: Town) -> None:
+    """A run that saw something for the first time; the control is the run that saw nothing."""
+    _run(town.acorn)
+    assert "Nothing contradicts anything" in _page(town)
+    _finding(town.acorn, kind="replica_unreachable", state="watching", subject="gpu/a", explanation="No router reaches gpu/a")
+    page = _page(town)
+    assert "Nothing contradicts anything" not in page
+    for said in ("A replica cannot be reached", ">replica_unreachable</div>", "No router reaches gpu/a"):
+        assert said in page
+    assert '<span class="pill bad">critical</span>' not in page
 
 
 def test_names_are_text_and_nothing_of_another_tenant_is_here(town: Town) -> None:
     _run(town.acorn, reason=EVIL, requested_by=EVIL, trigger="demand")
     _finding(town.acorn, subject=EVIL, explanation=EVIL, done=EVIL)
+    _finding(town.acorn, state="watching", aspect="1", subject=EVIL, explanation=EVIL)
     _finding(town.birch, explanation="of birch alone")
     page = _page(town)
     assert EVIL not in page

@@ -57,6 +57,19 @@ def test_what_moves_is_watched_anew() -> None:
     assert (state(still), still.after and still.after.first_seen_s) == (State.OPEN, NOW_S)
 
 
+@pytest.mark.parametrize(("lasted_s", "state_then"), [(0.0, State.WATCHING), (29.9, State.WATCHING), (30.0, State.OPEN)])
+def test_what_knows_how_long_it_has_lasted_is_held_against_that(lasted_s: float, state_then: State) -> None:
+    """Seen twice in half a minute or for the first time: two short outages are not a long one. Once open it stays open while it is seen."""
+    assert KINDS["replica_unreachable"].patience_s == 30.0
+    away = Finding("replica_unreachable", "replica", "x", subject="gpu/a", explanation="away", lasted_s=lasted_s)
+    first = settle({}, [away], NOW_S)
+    assert state(one(first)) is state_then
+    again = settle(kept(first), [away], NOW_S + 60)
+    assert state(one(again)) is state_then
+    opened = kept(settle({}, [replace(away, lasted_s=30.0)], NOW_S))
+    assert state(one(settle(opened, [away], NOW_S + 60))) is State.OPEN
+
+
 def test_an_open_finding_is_resolved_when_it_is_gone_and_an_event_lingers() -> None:
     linger_s = KINDS["block_size_changed"].linger_s
     held = kept(settle({}, [REPAIRED, EVENT], NOW_S))

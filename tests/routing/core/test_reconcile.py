@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core.findings import KINDS, Finding
+from routing.core.findings import KINDS, Finding, State, settle
 from routing.core.reconcile import of_fleet, of_tenant
 from routing.core.reconcile_facts import (
     AlarmFact,
@@ -186,10 +186,24 @@ def test_a_replica_that_people_took_out_of_service_may_be_away(state: str) -> No
     assert seen(replica(state=state), engine(**AWAY)) == []
 
 
-def test_a_moment_away_is_no_finding() -> None:
-    """A restart of its process, or a lost packet; and a router that has not asked it yet says nothing."""
-    assert seen(FACTS, engine(**{**AWAY, "away_for_s": 29.9})) == []
+def test_a_moment_away_is_watched_where_every_router_misses_it() -> None:
+    """Pages show it in red by then. It opens by how long it is away, not by when a run saw it; a router that has not asked it yet says nothing."""
+    moment = engine(**{**AWAY, "away_for_s": 5.0})
+    (found,) = seen(FACTS, moment, replace(engine(**AWAY), router_id="r2"))
+    assert (found.kind, found.lasted_s, found.mark) == ("replica_unreachable", 5.0, "1970-01-01 00:01:00 UTC")
+    (step,) = settle({}, [found], 1000.0)
+    assert step.after is not None
+    assert step.after.state is State.WATCHING
+    (later,) = seen(FACTS, engine(**AWAY))
+    (step,) = settle({}, [later], 1000.0)
+    assert step.after is not None
+    assert step.after.state is State.OPEN
     assert seen(FACTS, engine(**{**AWAY, "condition": "unknown"})) == []
+
+
+def test_a_moment_away_from_one_router_of_two_is_no_finding() -> None:
+    assert seen(FACTS, engine(**{**AWAY, "away_for_s": 29.9}), replace(ROUTER, router_id="r2")) == []
+    assert [one.kind for one in seen(FACTS, engine(**AWAY), replace(ROUTER, router_id="r2"))] == ["replica_reach_disputed"]
 
 
 def test_history_is_no_finding_where_no_events_are_declared() -> None:

@@ -8,15 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from namespaces import roots
 from namespaces.core import keyring
 from routing import queries
-from routing.core import reconcile
+from routing.core import findings
 from routing.core.reconcile_facts import EngineWord
 from routing.models import ReconciliationFinding
 from routing.services import alerts, webhooks
@@ -92,7 +95,7 @@ def look(world: World, settings: Any) -> dict[str, str]:
 
 
 def test_an_outage_is_told_once_and_its_end_once(world: World, process: Process, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "UNREACHABLE_AFTER_S", BOUND_S)
+    monkeypatch.setitem(findings.KINDS, KIND, replace(findings.KINDS[KIND], patience_s=BOUND_S))
     with tenant_scope(world.tenant.id):
         pool = queries.own_pool(world.tenant.id, "gpu")
         replica = a_replica(pool, "mortal", process.url)
@@ -124,3 +127,27 @@ def test_an_outage_is_told_once_and_its_end_once(world: World, process: Process,
         assert (row.state, row.subject_id, row.severity) == ("resolved", str(replica.id), "critical")
         assert row.resolved_at is not None
         assert alerts.firing(world.tenant.id) == []
+
+
+def test_an_outage_of_moments_is_watched_in_the_next_run_and_named_by_the_command(world: World, process: Process) -> None:
+    """As soon as a router cannot reach it, which pages show at once; the words "nothing contradicts anything" are not said then."""
+    with tenant_scope(world.tenant.id):
+        a_replica(queries.own_pool(world.tenant.id, "gpu"), "mortal", process.url)
+    world.publish()
+    until(lambda: (said := word(process.url)) is not None and said.condition == "ok")
+    assert "gpu/mortal" not in told()
+    process.kill()
+    until(lambda: (said := word(process.url)) is not None and said.away_since_s is not None)
+    said = told()
+    assert re.search(r"^acorn: 0 open, [12] watched, ", said, re.MULTILINE), said
+    assert re.search(rf"^  watched   {KIND} +gpu/mortal\n +No router reaches gpu/mortal since ", said, re.MULTILINE), said
+    process.start()
+    until(lambda: (said := word(process.url)) is not None and said.away_since_s is None)
+    assert "gpu/mortal" not in told()
+
+
+def told() -> str:
+    """What ``manage.py reconcile`` prints; fails where it fails."""
+    out = StringIO()
+    call_command("reconcile", "--tenant", "acorn", stdout=out, stderr=out)
+    return out.getvalue()
