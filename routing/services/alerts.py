@@ -29,6 +29,15 @@ SWEEP_S = 45.0
 UNREACHABLE = "replica_unreachable"  # a finding and an alert of its own
 _ORDER = ("critical", "warning", "info")
 _WORDS = {300: "5 minutes", 3600: "hour", 21_600: "6 hours"}
+# By objective: what counts for it, and what of that misses it without a time.
+_COUNTED = {
+    "ttft": (
+        "streamed or failed requests",
+        "Requests that were refused, as for want of an audited replica, or failed count as misses; answers that were not streamed have no first "
+        "token and do not count.",
+    ),
+    "e2e": ("requests", "Requests that were refused, as for want of an audited replica, or failed count as misses."),
+}
 _log = logging.getLogger(__name__)
 
 
@@ -53,10 +62,11 @@ def _burning(tenant_id: UUID, now: datetime, firing: set[Key]) -> list[Cause]:
                 continue
             long, short = standing.burns[rule.long_s] or 0.0, standing.burns[rule.short_s] or 0.0
             missed = standing.windows[rule.long_s]
+            what, misses = _COUNTED["ttft" if standing.objective.startswith("ttft") else "e2e"]
             text = (
-                f"{missed.bad} of {missed.total} requests of the last {_WORDS[rule.long_s]} missed {standing.objective} "
+                f"{missed.bad} of {missed.total} {what} of the last {_WORDS[rule.long_s]} missed {standing.objective} "
                 f"({standing.target_s:g} s for {standing.share:.0%} of them): {long:.1f} times what the objective allows, "
-                f"{short:.1f} times in the last {_WORDS[rule.short_s]}."
+                f"{short:.1f} times in the last {_WORDS[rule.short_s]}. {misses}"
             )
             found.append(Cause(key, rule.severity, standing.endpoint.name, text))
     return found

@@ -153,7 +153,8 @@ def _minutes(tenant_id: UUID, endpoint: Endpoint, now: datetime) -> list[SloMinu
 
 
 def _misses(objective: str, target_s: float) -> tuple[Q, Q]:
-    """What missed an objective, and what counts for it. A client's own error counts for nothing; a client that left counts where it had waited longer
+    """What missed an objective, and what counts for it. Who is refused got no first token in time, whatever it was for: no other objective would tell
+    that nobody is served. A client's own error counts for nothing; a client that left counts where it had waited longer
     than the target already. Only streams have a first token; other answers count for the whole answer alone."""
     if objective.startswith("ttft"):
         left = Q(outcome="client_cancelled", ttft_s__isnull=True, e2e_s__gt=target_s)

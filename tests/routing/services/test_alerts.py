@@ -51,7 +51,8 @@ def test_misses_of_both_windows_fire_once_and_end_after_a_calm_while(acorn: Made
         assert alerts.evaluate(acorn.id, NOW + timedelta(seconds=30)) == 0
         rows = alerts.firing(acorn.id)
         assert [(row.aspect, row.severity) for row in rows] == [("ttft_p95 fast", "critical"), ("ttft_p95 slow", "warning")]
-        assert "90 of 100 requests" in rows[0].explanation
+        assert "90 of 100 streamed or failed requests of the last hour missed ttft_p95 (1 s" in rows[0].explanation
+        assert "refused, as for want of an audited replica, or failed count as misses; answers that were not streamed" in rows[0].explanation
         calm = NOW + timedelta(minutes=10)
         assert alerts.evaluate(acorn.id, calm) == 0
         assert alerts.evaluate(acorn.id, calm + timedelta(seconds=299)) == 0
@@ -59,6 +60,14 @@ def test_misses_of_both_windows_fire_once_and_end_after_a_calm_while(acorn: Made
         assert [row.aspect for row in alerts.firing(acorn.id)] == ["ttft_p95 slow"]
         told = list(WebhookDelivery.objects.filter(tenant_id=acorn.id).order_by("created_at", "event").values_list("event", flat=True))
         assert sorted(told) == ["alert.firing", "alert.firing", "alert.resolved"]
+
+
+def test_an_alert_of_the_whole_answer_counts_what_was_not_streamed(acorn: Made) -> None:
+    with tenant_scope(acorn.id):
+        minute(acorn, with_slo(acorn, e2e_p95_ms=9000), ago_s=120, total=100, bad=90, objective="e2e_p95")
+        (first, *_) = alerts.causes(acorn.id, NOW).values()
+    assert first.explanation.startswith("90 of 100 requests of the last hour missed e2e_p95")
+    assert first.explanation.endswith("failed count as misses.")
 
 
 def test_what_burns_in_one_window_alone_is_no_alert(acorn: Made) -> None:
@@ -156,6 +165,7 @@ def record(made: Made, endpoint: Endpoint, **fields: Any) -> None:
         ({"ttft_s": 0.9, "e2e_s": 31.0}, {"ttft_p95": (1, 0), "e2e_p99": (1, 1)}),
         ({"e2e_s": 3.0}, {"e2e_p99": (1, 0)}),  # no stream: it has no first token
         ({"outcome": "refused", "status": 429, "e2e_s": 0.1}, {"ttft_p95": (1, 1), "e2e_p99": (1, 1)}),
+        ({"outcome": "refused", "status": 503}, {"ttft_p95": (1, 1), "e2e_p99": (1, 1)}),  # nobody ready, or nobody audited
         ({"outcome": "timeout", "status": 504}, {"ttft_p95": (1, 1), "e2e_p99": (1, 1)}),
         ({"outcome": "client_error", "status": 400, "e2e_s": 0.1}, {}),
         ({"outcome": "client_cancelled", "status": 499, "e2e_s": 0.5}, {}),
