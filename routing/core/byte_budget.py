@@ -53,6 +53,7 @@ class Account:
     def __init__(self, budget: ByteBudget, owner: Hashable) -> None:
         self._budget = budget
         self._owner = owner
+        self._closed = False
         self.held_bytes = 0
 
     def fits(self, wanted_bytes: int) -> bool:
@@ -60,10 +61,13 @@ class Account:
         return self._budget._fits(self._owner, self.held_bytes, wanted_bytes)
 
     def set(self, held_bytes: int) -> None:
-        """The source holds so much now."""
+        """The source holds so much now; a closed one holds nothing any more, whatever it says."""
+        if self._closed:
+            return
         self._budget._put(self._owner, held_bytes - self.held_bytes)
         self.held_bytes = held_bytes
 
     def close(self) -> None:
         """The source is gone. Safe to repeat."""
         self.set(0)
+        self._closed = True

@@ -14,6 +14,7 @@ from routing.core.kv_events import MAX_NAME_CHARACTERS, NO_HASHES, SALT_PREFIX, 
 MAX_PARKED_SALTS = 16_384  # in one group of one engine: as many as its cache has blocks, or nearly
 MAX_SALT_CHARACTERS = 128  # ours have fewer
 MAX_GROUPS = 16
+MAX_SIZES = 4  # of blocks, at one engine: a prompt has a chain for each
 
 
 class Conflict(Exception):
@@ -106,6 +107,9 @@ class Contents(Holdings):
         else:
             self.give_up(table, "unknown_spec_kind")
             return None
+        if len({event.block_tokens, *[each.block_tokens for each in table.groups.values()]}) > MAX_SIZES:
+            self.give_up(table, "block_size")
+            return None
         if len(table.groups) >= MAX_GROUPS:
             self.give_up(table, "too_many_groups")
             return None
@@ -119,7 +123,8 @@ class Contents(Holdings):
             salt, others = split_keys(first, event.lora_name)
             if event.cache_salt is not None:
                 salt, others = event.cache_salt, 0 if salt is None or salt == event.cache_salt else 1
-            return self._root_place(group, salt, event.lora_name), plain_blocks(event, others)
+            plain = plain_blocks(event, others)
+            return self._root_place(group, salt, event.lora_name, plain=plain), plain
         known = group.known.get(event.parent)
         if known is None and event.parent in group.ignored:
             return Place(ignored=group.ignored[event.parent]), 0
@@ -139,7 +144,8 @@ class Contents(Holdings):
             return Place(segment=self.segments[parent.segment], parent=parent.digest)
         return Place(salt=parent.salt, adapter=parent.adapter, orphan=not parent.salt)
 
-    def _root_place(self, group: Group, salt: str | None, adapter: str | None) -> Place:
+    def _root_place(self, group: Group, salt: str | None, adapter: str | None, *, plain: int = 1) -> Place:
+        """Where a prompt's first block belongs. Without a ``plain`` block nothing is credited, and no table is made for a namespace."""
         if salt is None or not salt.startswith(SALT_PREFIX) or len(salt) > MAX_SALT_CHARACTERS or len(adapter or "") > MAX_NAME_CHARACTERS:
             return Place(ignored="foreign")
         name = self.names.get(salt)
@@ -147,6 +153,8 @@ class Contents(Holdings):
             if salt not in group.parked and len(group.parked) >= MAX_PARKED_SALTS:
                 return Place(ignored="crowded")
             return Place(salt=salt, adapter=adapter)
+        if not plain and name.ns_key not in group.segments:
+            return Place(ignored="media")
         segment = self.segment(group, name)
         if not segment.held:
             segment.adapter = adapter
@@ -172,9 +180,9 @@ class Contents(Holdings):
             self._ignore(group, hashes[: len(positions)], place.ignored)
         if group.waiting_for:
             put = frozenset(hashes) if event.continued else NO_HASHES
-            for position in positions:
-                if hashes[position] in group.waiting_for:
-                    self._adopt(group, hashes[position], event.continued, put)
+            for hash_ in dict.fromkeys(hashes[: len(positions)]):  # once each: all that wait for it are looked at
+                if hash_ in group.waiting_for:
+                    self._adopt(group, hash_, event.continued, put)
 
     def _credit(
         self, group: Group, segment: Segment, parent: bytes, hash_: Hash, tokens: bytes, *, tier: int, counting: bool, lanes: int = 0

@@ -28,7 +28,7 @@ Chain = Callable[[int], Sequence[bytes]]  # block size in tokens -> digests of w
 
 DEFAULT_BUDGET_BYTES = 1024**3
 DEFAULT_PARKED_BYTES = 256 * 1024**2
-DEFAULT_ORPHAN_BYTES = 64 * 1024**2
+DEFAULT_ORPHAN_BYTES = 8 * 1024**2  # about 20,000: all of them may be adopted in one go, which then takes 60 to 80 ms
 DEFAULT_IGNORED_BYTES = 128 * 1024**2
 MAX_CLAIMS = 4096  # salts of one owner; the longest unused is forgotten first
 SWEEP_SLICE = 8192  # entries of forgotten blocks taken apart in one go: about 4 ms

@@ -269,16 +269,16 @@ class Remains:
     def shed(self, most: int) -> int:
         """Take at most so many entries apart; returns how many it found, fewer where nothing is left."""
         left = most
-        while left and self._segments:
-            key = next(reversed(self._segments))
-            left -= self._segments[key].shed(self._known, left)
-            if left:
-                del self._segments[key]
-        while left and self._parked:
-            salt = next(reversed(self._parked))
-            left -= _shed(self._parked[salt], left)
-            if left:
-                del self._parked[salt]
+        while left > 0 and self._segments:  # a segment counts too: an engine may have very many without a block
+            key, segment = self._segments.popitem()
+            left -= 1 + segment.shed(self._known, left - 1)
+            if segment.held or segment.lost:
+                self._segments[key] = segment
+        while left > 0 and self._parked:
+            salt, parked = self._parked.popitem()
+            left -= 1 + _shed(parked, left - 1)
+            if parked:
+                self._parked[salt] = parked
         for each in (self._known, *self._others):
             left -= _shed(each, left)
         return most - left

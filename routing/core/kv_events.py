@@ -32,6 +32,7 @@ MAX_BLOCKS = 65_536  # of one event
 MAX_FIELDS = 64  # of one event
 MAX_KEYS_BYTES = 64 * 1024  # of one event's extra keys, each counted once: thousands of little lists would hold up others
 MAX_NAME_CHARACTERS = 256
+MAX_HASH_BYTES = 32  # a SHA-256; longer ones would take more memory than is counted
 _METADATA_AT = 6  # of an array's fields: where SGLang puts a map, and vLLM the adapter's name
 _U64 = 2**64
 
@@ -282,7 +283,7 @@ def _hashes(hashes: tuple[Hash, ...]) -> tuple[Hash, ...]:
         if isinstance(hash_, int):
             if hash_ < 0:
                 return tuple([value % _U64 if isinstance(value, int) else value for value in hashes])
-        elif len(hash_) > MAX_NAME_CHARACTERS:
+        elif len(hash_) > MAX_HASH_BYTES:
             raise EventError("block_hashes: a hash is too long")
     return hashes
 

@@ -36,6 +36,8 @@ class EventCollector(Collector):
         changes = CounterMetricFamily("saltroute_residency_changes", "Changes of that state", labels=["before", "after"])
         for (before, after), count in plane.residency.counts.items():
             changes.add_metric([before, after], count)
+        untold = CounterMetricFamily("saltroute_residency_changes_untold", "Changes beyond those of one engine that are told in a minute")
+        untold.add_metric([], plane.residency.untold)
         events = CounterMetricFamily("saltroute_event_index", "What the event index did", labels=["what"])
         for what, count in plane.events.counters.items():
             events.add_metric([what], count)
@@ -43,4 +45,4 @@ class EventCollector(Collector):
         waiting.add_metric([], float(plane.kv_waiting.used_bytes))
         refused = CounterMetricFamily("saltroute_kv_waiting_refused", "Times that an engine's KV events were more than may wait")
         refused.add_metric([], plane.kv_waiting.refused)
-        yield from (blocks, states, changes, events, waiting, refused)
+        yield from (blocks, states, changes, untold, events, waiting, refused)

@@ -15,6 +15,8 @@ from routing.core import residency_state
 from routing.core.residency_state import Reason, Residency, State, Transition
 
 MAX_CHANGES = 100  # kept for the report, the newest
+TOLD = 10  # changes of one target that are told in TOLD_S; more are counted alone: an engine could restart in every message
+TOLD_S = 60.0
 # From least to most useful: an engine of several ranks is as good as its worst, where its own balancer picks the rank.
 _WORST_FIRST: tuple[State, ...] = ("history", "degraded", "warming", "exact")
 _LOSSES: frozenset[Reason] = frozenset({"relearning", "gap", "malformed"})
@@ -55,6 +57,8 @@ class Book:
     counts: Counter[tuple[State, State]] = field(default_factory=Counter)  # of changes, by the states before and after
     since: dict[Target, float] = field(default_factory=dict)  # when each target's state began, in unix seconds: for people, and for who compares
     losses: Counter[str] = field(default_factory=Counter)  # times that messages of an engine were lost or unreadable, by its URL
+    untold: int = 0  # changes that are counted alone
+    _told: dict[Target, tuple[float, int]] = field(default_factory=dict)  # since when, unix seconds, and how many
     _shown: dict[str, Shown] = field(default_factory=dict)  # what :meth:`of` found, until the next change: each decision asks for every engine
 
     def begin(self, target: Target, now_s: float) -> None:
@@ -68,6 +72,7 @@ class Book:
         held = self.ranks.get(target[0], {})
         held.pop(target[1], None)
         self.since.pop(target, None)
+        self._told.pop(target, None)
         self._shown.pop(target[0], None)
         if not held:
             self.ranks.pop(target[0], None)
@@ -145,8 +150,20 @@ class Book:
             return  # another reason for the same state
         self.counts[change.before, change.after] += 1
         self.since[target] = now = time.time()
+        if not self._may_tell(target, now):
+            self.untold += 1
+            return
         self.changes.append(Change(target=target, before=change.before, after=change.after, reason=change.reason, at=now))
         log.info("residency of %s rank %d: %s, was %s; reason: %s", target[0], target[1], change.after, change.before, change.reason)
+
+    def _may_tell(self, target: Target, now: float) -> bool:
+        since, told = self._told.get(target, (now, 0))
+        if now - since > TOLD_S:
+            since, told = now, 0
+        self._told[target] = (since, told + 1)
+        if told == TOLD:
+            log.warning("residency of %s rank %d changes more than %d times in %.0f s; further changes are counted alone", *target, TOLD, TOLD_S)
+        return told < TOLD
 
 
 def _worst(held: Mapping[int, Residency]) -> int:

@@ -198,9 +198,13 @@ class Plane:
             self.links.forget(url)
 
     def block_sizes(self, endpoint: EndpointView) -> tuple[int, ...]:
-        """The distinct block sizes, in tokens, that the engines of an endpoint have said they use."""
-        engines = [self.engines.get(replica.url) for replica in endpoint.replicas]
-        return tuple({engine.facts.block_tokens for engine in engines if engine is not None and engine.facts.block_tokens})
+        """The distinct block sizes, in tokens, that the engines of an endpoint have said they use, or shown in their events."""
+        engines = [engine for replica in endpoint.replicas if (engine := self.engines.get(replica.url)) is not None]
+        found = {engine.facts.block_tokens for engine in engines if engine.facts.block_tokens}
+        for engine in engines:
+            for target in engine.targets:
+                found.update(self.events.block_sizes(target))
+        return tuple(found)
 
     def pool_rate(self, endpoint: EndpointView) -> float | None:
         """The median of the prefill rates known in a pool, tokens/s; None if none is."""

@@ -504,6 +504,27 @@ _OUTWARD = [
         ("tests/routing/core/test_findings.py",),
     ),
     Mutant(
+        "a parent that is named a thousand times is looked at as often",
+        "routing/core/event_contents.py",
+        "for hash_ in dict.fromkeys(hashes[: len(positions)]):",
+        "for hash_ in hashes[: len(positions)]:",
+        (EVENT_INDEX,),
+    ),
+    Mutant(
+        "what comes in while a source closes stays on its account",
+        "routing/dataplane/feeds/kv_subscription.py",
+        "        if self._closed:  # what still comes",
+        "        if False:  # what still comes",
+        ("tests/routing/dataplane/feeds/test_kv.py",),
+    ),
+    Mutant(
+        "an engine that changes all the time fills the report",
+        "routing/dataplane/residency.py",
+        "        return told < TOLD",
+        "        return True",
+        ("tests/routing/dataplane/test_residency.py",),
+    ),
+    Mutant(
         "one owner's events take what is another's",
         "routing/core/byte_budget.py",
         "self.used_bytes + more <= self.whole_bytes // 2",

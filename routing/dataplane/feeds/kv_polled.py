@@ -60,6 +60,8 @@ class PolledSubscription(Followed[Batch]):
                 self._plane.residency.add(self.target, "stale", time.monotonic())
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the polling
                 self._mistaken("asked for", error)
+            finally:  # also of an answer that broke off
+                self._account.set(0)
             await asyncio.sleep(pause_s)
 
     async def _ask(self) -> float:
@@ -91,7 +93,6 @@ class PolledSubscription(Followed[Batch]):
         self._read.clear()
         self._feed.pump.wake(self)
         await self._read.wait()
-        self._account.set(0)
         return POLL_S
 
     async def _body(self, answer: aiohttp.ClientResponse) -> bytes | None:

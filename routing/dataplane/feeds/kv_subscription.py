@@ -152,6 +152,8 @@ class Subscription(Followed[bytes]):
 
     def _admit(self, more_bytes: int) -> bool:
         """Whether so many bytes more than wait now may wait. Asked by the sockets, which just received something."""
+        if self._closed:  # what still comes in while the sockets are closing is read by nobody
+            return False
         before = self._account.held_bytes
         received = 0 if self._session is None else self._session.sockets.waiting_bytes
         waiting = received + self.tracker.held_bytes + self._todo_bytes

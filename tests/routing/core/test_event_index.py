@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from routing.core import blocks, event_contents, event_holdings, event_index, event_tables
 from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
 from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, SALT_BYTES, WAITING_BYTES
-from routing.core.kv_events import Batch, Cleared, Event, Removed, Stored, Unknown
+from routing.core.kv_events import Batch, Cleared, Event, Hash, Removed, Stored, Unknown
 from tests.routing.core.kv_stream import URL, batch, chain, ns_key, salt, seed, stored, tokens
 
 TARGET = (URL, 0)
@@ -105,6 +105,35 @@ def test_a_removal_is_remembered_for_a_while_by_the_block_that_a_prompt_misses()
     assert _removed_s(index, "abc") == _removed_s(index, "q") == 20.0
     index.apply(TARGET, batch(_root([1], "a")), 21.0)
     assert _removed_s(index, "abc") == 20.0
+
+
+def test_a_prompt_that_begins_with_media_makes_no_table_for_its_namespace() -> None:
+    """Nothing of it is credited; an engine could make one for each namespace in each group, and none would count."""
+    index = _index("A")
+    index.apply(TARGET, batch(stored([1, 2], "ab", keys=["image", salt("A")])), 0.0)
+    assert (index.counters["ignored_media"], len(index._contents.segments)) == (2, 0)
+    index.apply(TARGET, batch(_root([3], "x")), 0.0)
+    assert (_match(index, "x"), len(index._contents.segments)) == (1, 1)
+
+
+def test_a_parent_named_a_thousand_times_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time would go through all orphans that wait for it and are still to come in the same event."""
+    index = _index("A")
+    orphans = list(range(100, 200))
+    index.apply(TARGET, batch(*[stored([hash_], "b", parent=5) for hash_ in orphans]), 0.0)
+    assert index.counters["orphaned"] == 100
+    waited = 0
+    wait = event_tables.Group.wait
+
+    def counting(group: event_tables.Group, parent: Hash, child: Hash) -> None:
+        nonlocal waited
+        waited += 1
+        wait(group, parent, child)
+
+    monkeypatch.setattr(event_tables.Group, "wait", counting)
+    piece = msgspec.structs.replace(stored([5] * 1000, "c" * 1000, keys=["theirs"]), continued=frozenset(orphans))
+    index.apply(TARGET, batch(piece), 0.0)
+    assert 0 < waited <= len(orphans)
 
 
 def test_a_namespace_of_which_nothing_is_left_keeps_no_table() -> None:
@@ -277,6 +306,11 @@ def test_a_windowed_group_needs_the_blocks_in_its_window() -> None:
     assert _match(index, "a") == 1  # shorter than the window, and whole
 
 
+def _sized(block_tokens: int) -> Stored:
+    """A block of so many tokens, in a group of its own."""
+    return msgspec.structs.replace(_root([1], "a", group=block_tokens), block_tokens=block_tokens, tokens=bytes(block_tokens * blocks.TOKEN_BYTES))
+
+
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
@@ -285,6 +319,7 @@ def test_a_windowed_group_needs_the_blocks_in_its_window() -> None:
         ([_root([1], "a"), _root([1], "a", group=1, kind="chunked_local_attention")], "unknown_spec_kind"),
         ([_root([1], "a"), msgspec.structs.replace(_root([2], "b"), block_tokens=4, tokens=bytes(16))], "block_size"),
         ([_root([1], "a", group=number) for number in range(event_contents.MAX_GROUPS + 1)], "too_many_groups"),
+        ([_sized(number + 1) for number in range(event_contents.MAX_SIZES + 1)], "block_size"),
     ],
 )
 def test_what_is_not_understood_makes_a_target_useless_until_its_next_generation(events: list[Event], reason: str) -> None:
@@ -295,6 +330,12 @@ def test_what_is_not_understood_makes_a_target_useless_until_its_next_generation
     assert index.set_generation(TARGET, 2, 0.0)
     index.apply(TARGET, batch(_root([7], "x")), 0.0)
     assert (index.unusable(TARGET), _match(index, "x")) == (None, 1)
+
+
+def test_some_block_sizes_at_one_engine_are_well() -> None:
+    index = _index("A")
+    assert index.apply(TARGET, batch(*[_sized(number + 1) for number in range(event_contents.MAX_SIZES)]), 0.0).unusable is None
+    assert len(index.block_sizes(TARGET)) == event_contents.MAX_SIZES
 
 
 def test_full_attention_stays_so_whatever_window_it_names() -> None:

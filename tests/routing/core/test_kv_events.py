@@ -152,7 +152,7 @@ def test_placeholders_of_other_tiers_have_no_tokens() -> None:
         ({**STORED, "block_size": 0}, "token_ids"),
         ({**STORED, "extra_keys": [None]}, "extra_keys"),
         ({**STORED, "block_hashes": ["x", "y"]}, "block_hashes"),
-        ({**STORED, "block_hashes": [b"x" * 300, 1]}, "block_hashes"),
+        ({**STORED, "block_hashes": [b"x" * 33, 1]}, "block_hashes"),
         ({**STORED, "group_idx": "0"}, "group_idx"),
         ({"type": "BlockRemoved", "block_hashes": [1] * (kv_events.MAX_BLOCKS + 1)}, "block_hashes"),
         (["BlockStored", [1]], "parent_block_hash"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.dataplane.residency import MAX_CHANGES, NO_EVENTS, Book
+from routing.dataplane.residency import MAX_CHANGES, NO_EVENTS, TOLD, Book
 
 A, A1, B = ("http://a:1", 0), ("http://a:1", 1), ("http://b:1", 0)
 
@@ -42,6 +42,23 @@ def test_a_change_of_state_is_logged_counted_and_reported_and_a_change_of_reason
     assert told == [("history", "warming", "subscribing"), ("warming", "exact", "ok"), ("exact", "warming", "restart")]
     assert dict(book.counts) == {("history", "warming"): 1, ("warming", "exact"): 1, ("exact", "warming"): 1}
     assert [record.getMessage().split("; ")[1] for record in caplog.records] == ["reason: subscribing", "reason: ok", "reason: restart"]
+
+
+def test_an_engine_that_changes_all_the_time_fills_neither_log_nor_report(caplog: pytest.LogCaptureFixture) -> None:
+    """It could restart in every message. All is counted, and another engine's changes are told as before."""
+    book = Book()
+    with caplog.at_level(logging.INFO, "saltroute.residency"):
+        book.begin(A, 1.0)
+        for _ in range(500):
+            book.drop(A, "subscribing", "restart", now_s=2.0)
+            book.restarted(A, 3.0)
+        book.begin(B, 4.0)
+    assert len(book.report()) == TOLD + 1
+    assert book.report()[-1]["replica"] == B[0]
+    assert len(caplog.records) == TOLD + 2
+    assert caplog.records[-2].levelno == logging.WARNING
+    assert sum(book.counts.values()) == 1002 == TOLD + 1 + book.untold
+    assert book.state(A) == "warming"
 
 
 def test_when_a_state_began_is_told_in_unix_seconds_and_stays_until_it_changes() -> None:
@@ -114,11 +131,12 @@ def test_a_long_silence_is_overdue_and_a_lost_gap_is_not() -> None:
 
 def test_the_list_of_changes_is_bounded_and_keeps_the_newest() -> None:
     book = Book()
-    book.begin(A, 0.0)
     for number in range(MAX_CHANGES):
-        book.add(A, "gap", number)
-        book.drop(A, "gap", now_s=number)
+        book.begin((A[0], number), 0.0)
     book.add(A, "stale", 1.0)
+    book.begin(B, 1.0)
+    book.drop(B, "subscribing", now_s=2.0)
+    book.add(B, "stale", 3.0)
     assert len(book.report()) == MAX_CHANGES
     assert book.report()[-1]["reason"] == "stale"
     assert sum(book.counts.values()) > MAX_CHANGES

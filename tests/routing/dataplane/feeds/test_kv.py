@@ -17,6 +17,7 @@ from routing.core.sequence import Apply
 from routing.core.snapshot import KvEvents
 from routing.dataplane.feeds import kv_followed, load
 from routing.dataplane.feeds.kv_subscription import Subscription
+from tenants.core import api_key
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.replica import FakeReplica, Script
 from tests.fakes.rig import KEY_A, KEY_B, Rig, bumped, replica_entry, until
@@ -619,3 +620,27 @@ async def test_what_engines_send_makes_no_series(rig: Rig, source: FakeSource) -
     page = rig.router.plane.metrics.page()
     assert page.count(b"\n") == lines
     assert b"tier-" not in page
+
+
+async def test_what_comes_in_while_a_source_closes_is_on_no_account(rig: Rig, source: FakeSource) -> None:
+    """Nobody would ever take it off again, and what is common to all tenants would be the less."""
+    await exact(rig, source)
+    followed = rig.router.kv._subscriptions[rig.a.url, 0]
+    assert isinstance(followed, Subscription)
+    assert followed._admit(1000)  # the control
+    for document in (rig.acme, rig.globex):
+        rig.publish(bumped(document, pools=(msgspec.structs.replace(document.pools[0], replicas=()),)))
+    await until(lambda: not rig.router.kv._subscriptions)
+    followed._todo_bytes = 5000
+    assert not followed._admit(1000)
+    assert rig.router.plane.kv_waiting.used_bytes == 0
+
+
+async def test_chains_are_made_beforehand_for_block_sizes_that_only_events_show(rig: Rig, source: FakeSource) -> None:
+    """An engine that does not say its block size, or not this one: a decision must not hash a long prompt on the event loop."""
+    salt = await exact(rig, source)
+    (endpoint,) = rig.router.plane.view.keys[api_key.digest(KEY_A)].tenant.endpoints.values()
+    assert rig.router.plane.block_sizes(endpoint) == (BLOCK,)
+    ids = tokens(1, first=70_000)
+    source.say({**stored([77, 78], tokens=ids, salt=salt), "block_size": BLOCK // 2, "group_idx": 1})
+    await until(lambda: set(rig.router.plane.block_sizes(endpoint)) == {BLOCK, BLOCK // 2})

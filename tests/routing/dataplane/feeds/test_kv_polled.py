@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from routing.core.kv_events_trtllm import MAX_ANSWER_BYTES
 from routing.dataplane.feeds import kv_polled
+from tests.fakes.replica import Script
 from tests.fakes.rig import KEY_B, Rig, bumped, replica_entry, until
 from tests.fakes.trtllm import FakePolled, block, removed, running_polled, stored
 from tests.routing.dataplane.conftest import MakeRig
@@ -149,3 +151,18 @@ async def test_events_are_asked_for_at_checked_addresses_only(make_rig: MakeRig,
     else:
         await until(lambda: counted(rig, "unreachable") > 0)
         assert fake.drained == 0
+
+
+async def test_an_answer_that_breaks_off_leaves_nothing_on_the_account(rig: Rig, fake: FakePolled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next question may be a minute away, and what waits of one engine is taken from all."""
+    await exact(rig, fake)
+    half = asyncio.Event()
+    broken = Script(pieces=[b"[" + b" " * 5000, b" "], gates={1: half}, chunked_end=False, then="close")
+    real = fake._script_for
+    monkeypatch.setattr(fake, "_script_for", lambda received: broken if received.path == "/kv_cache_events" else real(received))
+    await until(lambda: rig.router.plane.kv_waiting.used_bytes >= 5000)
+    before = counted(rig, "unreachable")
+    monkeypatch.setattr(kv_polled, "POLL_S", 3600.0)
+    half.set()
+    await until(lambda: counted(rig, "unreachable") > before)
+    await until(lambda: rig.router.plane.kv_waiting.used_bytes == 0)
