@@ -107,13 +107,15 @@ class Contents(Holdings):
         else:
             self.give_up(table, "unknown_spec_kind")
             return None
-        if len({event.block_tokens, *[each.block_tokens for each in table.groups.values()]}) > MAX_SIZES:
+        sizes = {event.block_tokens, *table.sizes}
+        if len(sizes) > MAX_SIZES:
             self.give_up(table, "block_size")
             return None
         if len(table.groups) >= MAX_GROUPS:
             self.give_up(table, "too_many_groups")
             return None
         table.groups[event.group] = group
+        table.sizes = tuple(sorted(sizes))
         return group
 
     def _place(self, group: Group, event: Stored) -> tuple[Place, int]:

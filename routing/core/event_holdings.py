@@ -194,6 +194,7 @@ class Holdings:
             self.ignored -= len(group.ignored)
             self._remains.append(group.given_up())
         table.groups.clear()
+        table.sizes = ()
 
     def sweep(self, most: int) -> None:
         """Take at most so many entries apart of what was forgotten."""

@@ -259,7 +259,7 @@ class EventIndex:
     def block_sizes(self, target: Target) -> tuple[int, ...]:
         """The block sizes (tokens) of a target's KV groups, as far as it showed them."""
         table = self._tables.get(target)
-        return () if table is None else tuple(sorted({group.block_tokens for group in table.groups.values()}))
+        return () if table is None else table.sizes
 
     def _held(self, segment: Segment, digests: Sequence[bytes]) -> tuple[int, int, int]:
         """How many leading blocks are held anywhere, how many in GPU memory, and the slowest tier of the others.

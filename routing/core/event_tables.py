@@ -294,13 +294,14 @@ def _shed(entries: MutableMapping[Any, Any], most: int) -> int:
 class Table:
     """One target."""
 
-    __slots__ = ("cleared_s", "counting", "generation", "groups", "last_s", "unusable")
+    __slots__ = ("cleared_s", "counting", "generation", "groups", "last_s", "sizes", "unusable")
 
     def __init__(self, generation: int, now_s: float) -> None:
         self.generation = generation
         self.last_s = now_s
         self.cleared_s = -math.inf  # when the engine last said that its cache was reset
         self.groups: dict[int, Group] = {}
+        self.sizes: tuple[int, ...] = ()  # of the groups' blocks, in tokens: each request asks for them
         self.counting = True  # copies are counted; False: set semantics, until the cache is known to be empty
         self.unusable: Unusable | None = None
 
