@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LEAST = 1e-300  # what is shorter is no length: a plot's width divided by it would be infinite
-COLOURS = 18  # classes f1 to f18 of the style sheet, any two of which people of every colour vision tell apart
+COLOURS = 19  # classes f1 to f19 of the style sheet, any two of which people of every colour vision tell apart
 
 
 @dataclass(frozen=True, slots=True)
