@@ -294,6 +294,12 @@ class RouterStatus:
     stale: bool
     report: dict[str, Any]  # everything it said; for the platform alone
 
+    @property
+    def engines(self) -> Mapping[str, Any]:
+        """What it said of each engine, by normalised URL, as it sent it; nothing where that is malformed."""
+        replicas = self.report.get("replicas")
+        return replicas if isinstance(replicas, dict) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Routers:
@@ -363,8 +369,7 @@ def reach(found: Routers, url: str) -> Reach:
     """What routers' reports say of reaching the engine at a normalised URL."""
     heard = Reach()
     for router in found.routers:
-        replicas = router.report.get("replicas")
-        said = replicas.get(url) if isinstance(replicas, dict) else None
+        said = router.engines.get(url)
         if said is not None:
             heard = reach_with(heard, said if isinstance(said, dict) else {"condition": said})
     return heard
@@ -380,8 +385,7 @@ def residency(found: Routers, url: str) -> Said:
     """What routers' reports say of how far the events of the engine at a normalised URL can be trusted."""
     heard = Said()
     for router in found.routers:
-        replicas = router.report.get("replicas")
-        said = replicas.get(url) if isinstance(replicas, dict) else None
+        said = router.engines.get(url)
         if isinstance(said, dict):
             heard = heard.plus(said)
     return heard

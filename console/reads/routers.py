@@ -101,10 +101,7 @@ def loads(found: queries.Routers) -> dict[str, Load]:
     """Loads by the replica's normalised URL, under which routers hold what they know of an engine."""
     sums: dict[str, Load] = {}
     for router in found.routers:
-        replicas = router.report.get("replicas")
-        if not isinstance(replicas, dict):
-            continue
-        for url, said in replicas.items():
+        for url, said in router.engines.items():
             if url in sums or len(sums) < MAX_REPLICAS:
                 sums[url] = _added(sums.get(url, Load()), said if isinstance(said, dict) else {"condition": said})
     return sums
@@ -128,8 +125,7 @@ def calibrations(found: queries.Routers, url: str) -> list[Learned]:
     """By router, of those that report the replica."""
     said = []
     for router in found.routers:
-        replicas = router.report.get("replicas")
-        one = replicas.get(url) if isinstance(replicas, dict) else None
+        one = router.engines.get(url)
         if isinstance(one, dict):
             rates, trust = (part if isinstance(part := one.get(name), dict) else {} for name in ("calibration", "trust"))
             said.append(

@@ -42,8 +42,7 @@ def _lists(found: queries.Routers) -> Mapping[str, frozenset[str]]:
     """What each engine serves, by its normalised URL: what any router saw in its list of models."""
     lists: dict[str, frozenset[str]] = {}
     for router in found.routers:
-        replicas = router.report.get("replicas")
-        for url, said in replicas.items() if isinstance(replicas, dict) else ():
+        for url, said in router.engines.items():
             models = said.get("models") if isinstance(said, dict) else None
             if isinstance(models, list):
                 lists[url] = lists.get(url, frozenset()).union(one for one in models if isinstance(one, str))
