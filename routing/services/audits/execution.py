@@ -6,7 +6,6 @@ is judged by the times. Whatever looks like sharing is tried again with fresh pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +15,8 @@ from namespaces.audit.case import Case, Expect, Facts, Outcome, Probe, Seen, Ver
 from namespaces.audit.cases import CASES, two_salts
 from namespaces.audit.states import Event
 from namespaces.audit.timing import Reading, Times
-from routing.services.audits.prompts import MOST_TOKENS_A_WORD, PROMPT_TOKENS, PROMPTS_DIFFER, WORDS_A_PROMPT, prompt, words_for
+from routing.services.audits.extent import LEAST_TIMED_NEGATIVES, Sizes, round_tokens
+from routing.services.audits.prompts import WORDS_A_PROMPT, prompt, words_for
 
 Send = Callable[[Probe, str], Seen]
 NEGATIVE = (Expect.APART, Expect.REFUSED_OR_APART)
@@ -28,24 +28,6 @@ AS_FAST = "nothing was reported, but negative probes were as fast as hits"
 UNTRUE = "cached tokens are reported that cannot be"
 NOT_AGAIN = "seen once, and not again"
 _POOLED = ("routes", "client_salts")  # at the engine these are two different salts: one round, all negatives together
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is tried. With the defaults a run costs about 140,000 computed tokens, without reported tokens about 295,000.
-
-    ``rounds``: further rounds of "two salts" on an engine that reports (two negative probes each). ``timed_negatives``: negative probes of
-    "two salts" on one that does not, as far as the tokens go; ``timed_rounds``: rounds of the other cases there.
-    """
-
-    rounds: int = 22
-    timed_negatives: int = 100
-    timed_rounds: int = 5
-
-
-LEAST_TIMED_NEGATIVES = 20  # of "two salts": beside the first uses of all cases the tests of times find what is half apart
-# Of a build that longer audits have proved, after a restart: every case once. Without reported tokens as many as the tests of times need.
-RESTARTED = Sizes(rounds=0, timed_negatives=LEAST_TIMED_NEGATIVES)
 
 
 @dataclass(slots=True)
@@ -409,16 +391,3 @@ def _confirming_rounds(probes: Sequence[Probe]) -> int:
     """Enough that each kind of negative probe can reject by itself, with some to spare for answers that were held up."""
     first_uses = sum(probe.expect is Expect.FRESH for probe in probes)
     return next(rounds for rounds in range(4, 100) if timing.smallest_gap(rounds, rounds * first_uses) <= CONFIRMING_GAP)
-
-
-def round_tokens(facts: Facts, block_tokens: int) -> int:
-    """The most that trying every case once costs an engine that keeps its cache, before it is asked anything: by it a run may begin.
-
-    Two prompts tell what the engine's tokenizer makes of our words; the others are cut to ``PROMPT_TOKENS``, about; and of a repeat an engine
-    computes the last block again. A round that has to be repeated, because an answer was lost or looked like sharing, is not in it; nor is a chat
-    template of many hundred tokens, or a tokenizer that makes more of a word than ``MOST_TOKENS_A_WORD``: what they cost the first two prompts tell.
-    """
-    probes = [probe for case in CASES for probe in case.plan(facts) or ()]
-    repeats = sum(probe.expect is Expect.HIT for probe in probes)
-    prompt_tokens = math.ceil(PROMPT_TOKENS * (1 + PROMPTS_DIFFER))
-    return 2 * MOST_TOKENS_A_WORD * WORDS_A_PROMPT + (len(probes) - repeats) * prompt_tokens + repeats * block_tokens

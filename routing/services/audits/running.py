@@ -19,7 +19,8 @@ from routing import queries
 from routing.models import AuditRun
 from routing.services.audits import orders, report, reports, targets
 from routing.services.audits.door import Aim, Door
-from routing.services.audits.execution import RESTARTED, Execution, Findings, Sizes, round_tokens
+from routing.services.audits.execution import Execution, Findings
+from routing.services.audits.extent import RESTARTED, Sizes, round_tokens
 from routing.services.audits.reports import DEFAULT_BLOCK_TOKENS, EngineReport
 from routing.services.audits.targets import Target
 from tenants.core.errors import Conflict, Invalid, LimitReached, NotFound

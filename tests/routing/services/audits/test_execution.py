@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from namespaces.audit.case import Facts, Outcome
 from namespaces.audit.cases import CASES
 from namespaces.audit.states import Event
-from routing.services.audits.execution import LEAST_TIMED_NEGATIVES, RESTARTED, Execution, Findings, Sizes, round_tokens
+from routing.services.audits.execution import Execution, Findings
+from routing.services.audits.extent import LEAST_TIMED_NEGATIVES, RESTARTED, Sizes, round_tokens
 from routing.services.audits.prompts import LEAST_WORDS, WORDS, WORDS_A_PROMPT, prompt, words_for
 from tests.routing.services.audits.engine import BLOCK_TOKENS, Engine
 

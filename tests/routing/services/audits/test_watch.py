@@ -10,7 +10,7 @@ from django.utils import timezone
 from namespaces.audit.case import Facts
 from namespaces.audit.states import Event
 from routing.services.audits import running
-from routing.services.audits.execution import round_tokens
+from routing.services.audits.extent import round_tokens
 from routing.services.audits.reports import Reports, join
 from routing.services.audits.watch import Watch
 
