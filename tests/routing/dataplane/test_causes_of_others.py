@@ -20,7 +20,7 @@ from routing.dataplane.ranks import Scrape
 from tests.bench.causes import Stage, stage, text
 from tests.fakes import rig as fakes
 from tests.fakes.replica import Script, chunk, completion
-from tests.fakes.rig import HI, Rig, until
+from tests.fakes.rig import HI, Reply, Rig, until
 from tests.services import Services
 
 RUNNING = "vllm:num_requests_running {}\nvllm:num_requests_waiting {}\n"
@@ -234,6 +234,20 @@ async def _settled(it: Stage) -> None:
     await until(lambda: it.router.plane.in_flight == 0)
 
 
+async def parts_when_left(rig: Rig, asked: asyncio.Task[Reply], *, answers: bool) -> dict[str, int]:
+    """The parts of the cause when the client leaves after one more health check of A, which it passes or not."""
+    if not answers:
+        rig.a.on_path["/health"] = Script(status=503)
+    await check(rig.router.plane, rig.router.plane.replicas[rig.a.url])
+    asked.cancel()
+    await asyncio.wait([asked])
+    await rig.settled()
+    record = rig.records()[-1]
+    assert record.status == 499
+    assert record.cause is not None
+    return record.cause.parts_us
+
+
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_a_hung_replica_is_told_that_it_did_not_answer(rig: Rig, answers: bool, stream: bool) -> None:
@@ -244,20 +258,12 @@ async def test_a_client_that_leaves_a_hung_replica_is_told_that_it_did_not_answe
     rig.a.script = Script(hold=asyncio.Event())
     asked = asyncio.create_task(rig.chat({**HI, "stream": stream}))
     await rig.a.wait_for(1)
-    if not answers:
-        rig.a.on_path["/health"] = Script(status=503)
-    await check(plane, view)
-    asked.cancel()
-    await asyncio.wait([asked])
-    await rig.settled()
-    record = rig.records()[-1]
-    assert record.status == 499
-    assert record.cause is not None
+    parts_us = await parts_when_left(rig, asked, answers=answers)
     if answers:
-        assert "no_answer" not in record.cause.parts_us
+        assert "no_answer" not in parts_us
     else:
-        assert set(record.cause.parts_us) <= {"router", "no_answer"}, "all that is not the router's own"
-        assert record.cause.parts_us["no_answer"] > 0
+        assert set(parts_us) <= {"router", "no_answer"}, "all that is not the router's own"
+        assert parts_us["no_answer"] > 0
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -268,13 +274,5 @@ async def test_a_stream_that_hangs_in_its_middle_is_not_generating(rig: Rig, ans
     rig.a.script = Script(sse=[chunk("hel"), chunk("lo", finish="stop"), "[DONE]"], gates={1: asyncio.Event()})
     asked = asyncio.create_task(rig.chat({**HI, "stream": True}))
     await until(lambda: plane.engine(rig.a.url).ledger.entries == {} and plane.engine(rig.a.url).in_flight == 1)
-    if not answers:
-        rig.a.on_path["/health"] = Script(status=503)
-    await check(plane, view)
-    asked.cancel()
-    await asyncio.wait([asked])
-    await rig.settled()
-    record = rig.records()[-1]
-    assert record.status == 499
-    assert record.cause is not None
-    assert ("no_answer" in record.cause.parts_us) is not answers
+    parts_us = await parts_when_left(rig, asked, answers=answers)
+    assert ("no_answer" in parts_us) is not answers
