@@ -187,9 +187,18 @@ class Stage:
 
     def counters(self) -> tuple[int, int]:
         """Records that the router wrote, and those that it dropped."""
+        said = self._records()
+        return said["sent_total"], said["dropped_total"]
+
+    def queued(self) -> int:
+        """Records that the router has yet to write."""
+        return self._records()["queued"]
+
+    def _records(self) -> dict[str, int]:
         page = httpx.get(f"http://127.0.0.1:{self.product.ports['ROUTER_INTERNAL_PORT']}/metrics", timeout=30).text
-        said = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("saltroute_records_"))
-        return int(float(said["saltroute_records_sent_total"])), int(float(said["saltroute_records_dropped_total"]))
+        metric = "saltroute_records_"
+        said = (line.removeprefix(metric).rsplit(" ", 1) for line in page.splitlines() if line.startswith(metric) and "{" not in line)
+        return {name: int(float(value)) for name, value in said}
 
     def usage(self) -> int:
         """Requests of the sample's tenant, as the control API says."""
@@ -292,9 +301,10 @@ async def run(product: Product, *, count: int, connections: int = 32, blows: Seq
             sys.stdout.flush()
         await asking
         took_s = ended[0] - began_s
-        last = Load(
-            product.router_url, load.keys, 2 * connections, told=load.told
-        )  # after the last blow, so that what was lost before shows by its number
+        # What was lost before shows by the numbers of records that come after it: these need a queue with room, and it is full until the router's
+        # next try to write.
+        await _until("room in the router's queue", lambda: stage.queued() == 0, settled_s)
+        last = Load(product.router_url, load.keys, 2 * connections, told=load.told)
         await last.run(2)
     finally:
         asking.cancel()
