@@ -73,7 +73,7 @@ class Contents(Holdings):
         if group is None:
             return
         counting = table.counting and tier == 0
-        if counting and event.parent is None and _holds(group.known.get(hashes[0])):
+        if counting and event.parent is None and _holds(self.known(group, hashes[0])):
             # A first block stored again: its prompt was computed twice, or its reuse is only reported.
             counting = False
             if len(hashes) > 1 or event.continued:
@@ -127,12 +127,12 @@ class Contents(Holdings):
                 salt, others = event.cache_salt, 0 if salt is None or salt == event.cache_salt else 1
             plain = plain_blocks(event, others)
             return self._root_place(group, salt, event.lora_name, plain=plain), plain
-        known = group.known.get(event.parent)
+        known = self.known(group, event.parent)
         if known is None and event.parent in group.ignored:
             return Place(ignored=group.ignored[event.parent]), 0
         plain = plain_blocks(event, 0)
         if known is None:
-            first_known = group.known.get(event.hashes[0])
+            first_known = self.known(group, event.hashes[0])
             if isinstance(first_known, Block):  # its parent went before it: it stays what it is
                 return Place(segment=self.segments[first_known.segment], parent=first_known.parent), plain
             if first_known is not None and first_known.salt:
@@ -190,7 +190,7 @@ class Contents(Holdings):
         self, group: Group, segment: Segment, parent: bytes, hash_: Hash, tokens: bytes, *, tier: int, counting: bool, lanes: int = 0
     ) -> bytes:
         """One block under a parent's digest; returns its own. ``lanes``: the copies it was waiting with."""
-        known = group.known.get(hash_)
+        known = self.known(group, hash_)
         if isinstance(known, Block):
             if known.parent != parent or known.segment != segment.number:
                 raise Conflict
@@ -220,7 +220,7 @@ class Contents(Holdings):
 
     def _wait(self, group: Group, place: Place, parent: Hash | None, hash_: Hash, tokens: bytes, *, tier: int, counting: bool) -> None:
         """One block that is parked (its salt has no claim) or an orphan (its parent is unknown)."""
-        known = group.known.get(hash_)
+        known = self.known(group, hash_)
         lanes = 0
         if known is not None:
             if place.orphan or (isinstance(known, Waiting) and known.salt == place.salt and known.parent == parent):
@@ -254,7 +254,7 @@ class Contents(Holdings):
     def _ignore(self, group: Group, hashes: tuple[Hash, ...], reason: Ignored) -> None:
         """Blocks that are nobody's here. They are remembered so that what continues them is passed over too."""
         for hash_ in hashes:
-            known = group.known.get(hash_)
+            known = self.known(group, hash_)
             if known is not None:
                 if isinstance(known, Block) or known.salt:
                     raise Conflict
@@ -271,7 +271,7 @@ class Contents(Holdings):
         """An event without tokens: blocks that are known reached another tier."""
         for hash_ in event.hashes:
             group = table.groups.get(event.group)
-            known = None if group is None else group.known.get(hash_)
+            known = None if group is None else self.known(group, hash_)
             if known is None:
                 self.counters["without_tokens_unknown"] += 1
                 continue
@@ -294,7 +294,7 @@ class Contents(Holdings):
         stack = [hash_]
         while stack:
             parent_hash = stack.pop()
-            parent = group.known.get(parent_hash)
+            parent = self.known(group, parent_hash)
             if isinstance(parent, Waiting) and not parent.salt:
                 continue  # an orphan itself
             children = group.came(parent_hash)
@@ -323,7 +323,7 @@ class Contents(Holdings):
 
         False: its parent is parked behind it and goes first.
         """
-        hash_, parent = waiting.hash, None if waiting.parent is None else group.known.get(waiting.parent)
+        hash_, parent = waiting.hash, None if waiting.parent is None else self.known(group, waiting.parent)
         if isinstance(parent, Waiting) and parent.salt == waiting.salt:
             group.parked[waiting.salt].move_to_end(hash_)
             return False

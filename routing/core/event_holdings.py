@@ -11,6 +11,7 @@ from routing.core.event_tables import (
     SALT_BYTES,
     WAITING_BYTES,
     Block,
+    Dropped,
     Group,
     Name,
     Owner,
@@ -23,7 +24,7 @@ from routing.core.event_tables import (
     fewer,
     tier_of,
 )
-from routing.core.kv_events import Removed
+from routing.core.kv_events import Hash, Removed
 
 COUNTERS: Final = (
     "stored",
@@ -79,7 +80,7 @@ class Holdings:
         self._ignored_limit = ignored
         self.segments: dict[int, Segment] = {}
         self._numbers = 0
-        self._remains: list[Remains] = []
+        self._remains: list[Remains | Dropped] = []
 
     def give_up(self, table: Table, reason: Unusable) -> None:
         """Nothing this target says can be used until its next generation."""
@@ -88,6 +89,11 @@ class Holdings:
 
     def place_of(self, block: Block) -> Segment:
         return self.segments[block.segment]
+
+    def known(self, group: Group, hash_: Hash) -> Block | Waiting | None:
+        """What the group has under an engine's hash, but blocks of a namespace that was dropped and is not swept yet."""
+        found = group.known.get(hash_)
+        return None if type(found) is Block and found.segment not in self.segments else found
 
     def segment(self, group: Group, name: Name) -> Segment:
         segment = group.segments.get(name.ns_key)
@@ -129,7 +135,7 @@ class Holdings:
             self.counters["unknown_medium" if tier is None else "removed_unknown"] += len(event.hashes)
             return
         for hash_ in event.hashes:
-            known = group.known.get(hash_)
+            known = self.known(group, hash_)
             if known is None:
                 if hash_ in group.ignored:
                     del group.ignored[hash_]
@@ -202,7 +208,7 @@ class Holdings:
             found = self._remains[-1].shed(most)
             if found < most:
                 self._remains.pop()
-            most -= found
+            most -= found + 1  # one without entries counts too
 
     @property
     def remains(self) -> int:
@@ -222,17 +228,11 @@ class Holdings:
             self.owners.pop(name.owner_key, None)
 
     def drop_segment(self, segment: Segment) -> None:
-        """Forget a namespace's blocks in one KV group."""
-        owner = segment.name.owner
-        known = segment.group.known
-        for block in segment.held.values():
-            del known[block.hash]
-            if not block.children:
-                owner.leaves.pop(block, None)
-        owner.blocks -= len(segment.held)
+        """Forget a namespace's blocks in one KV group: as :meth:`empty` does, the memory that they take in slices."""
+        segment.name.owner.blocks -= len(segment.held)
         self.blocks -= len(segment.held)
-        segment.held.clear()
         self._forget(segment)
+        self._remains.append(Dropped(segment))
 
     # -- bounds -------------------------------------------------------------------------------------------------------------------------------------
 

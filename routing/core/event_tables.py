@@ -181,12 +181,14 @@ class Segment:
                 del self.lost[block.parent]
 
     def shed(self, known: dict[Hash, Block | Waiting], most: int) -> int:
-        """Take at most so many blocks of a segment that was given up out of ``known`` and of their owner's leaves; returns how many it found."""
+        """Take at most so many blocks of a segment that was given up out of their owner's leaves and, but for those that came again since, out of
+        ``known``; returns how many it found."""
         held, leaves = self.held, self.name.owner.leaves
         count = min(most, len(held))
         for _ in range(count):
             _, block = held.popitem()
-            del known[block.hash]
+            if known.get(block.hash) is block:
+                del known[block.hash]
             if not block.children:
                 leaves.pop(block, None)
         return count + _shed(self.lost, most - count)
@@ -282,6 +284,24 @@ class Remains:
         for each in (self._known, *self._others):
             left -= _shed(each, left)
         return most - left
+
+
+class Dropped:
+    """One namespace's blocks in a KV group that goes on without them, to be taken apart in slices as well. Until then the group's ``known`` lists
+    them, so who looks there asks whether a block's segment is still one."""
+
+    __slots__ = ("_known", "_segment")
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._known = segment.group.known  # this very one: a group that is given up meanwhile gets another
+
+    def __len__(self) -> int:
+        return len(self._segment.held)
+
+    def shed(self, most: int) -> int:
+        """As :meth:`Remains.shed`."""
+        return self._segment.shed(self._known, most)
 
 
 def _shed(entries: MutableMapping[Any, Any], most: int) -> int:

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -109,15 +109,21 @@ def main() -> None:
     _say(f"decode: {done / decode_s:,.0f} blocks/s; apply: {done / apply_s:,.0f} blocks/s; both: {done / (decode_s + apply_s):,.0f} blocks/s")
     _look_up(index, targets, samples, seeds, options.block_tokens)
     _single_blocks(index, targets, rng, salts[0], options.block_tokens)
+    _forget(f"a target of {held // options.targets:,} blocks", index, lambda: index.forget(targets[0]))
+    largest = max(index.owners().values())[0]
+    _forget(f"a namespace of {largest:,} blocks", index, lambda: index.disclaim(max(zip(index.owners().values(), salts, strict=True))[1]))
+
+
+def _forget(what: str, index: EventIndex, forget: Callable[[], None]) -> None:
     started = time.process_time()
-    index.forget(targets[0])
+    forget()
     forgotten_s, slices_s = time.process_time() - started, []
     while index._contents.remains:
         started = time.process_time()
         index.advance()
         slices_s.append(time.process_time() - started)
     _say(
-        f"forgetting a target of {held // options.targets:,} blocks: {forgotten_s * 1e3:.1f} ms, "
+        f"forgetting {what}: {forgotten_s * 1e3:.1f} ms, "
         f"then {len(slices_s)} slices of {max(slices_s) * 1e3:.1f} ms at most, {sum(slices_s) * 1e3:.0f} ms in all"
     )
 

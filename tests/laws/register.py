@@ -490,6 +490,20 @@ _OUTWARD = [
         (EVENT_INDEX,),
     ),
     Mutant(
+        "blocks of a namespace that was dropped are still known by their hashes",
+        "routing/core/event_holdings.py",
+        "return None if type(found) is Block and found.segment not in self.segments else found",
+        "return found",
+        (EVENT_INDEX,),
+    ),
+    Mutant(
+        "sweeping a dropped namespace takes what came again since",
+        "routing/core/event_tables.py",
+        "            if known.get(block.hash) is block:\n",
+        "            if block.hash in known:\n",
+        (EVENT_INDEX,),
+    ),
+    Mutant(
         "new blocks come faster than forgotten ones go",
         "routing/core/event_index.py",
         "self._sweep_slice + 2 * sum(",

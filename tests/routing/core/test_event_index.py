@@ -606,6 +606,62 @@ def test_what_was_forgotten_is_taken_apart_in_slices_and_counts_until_then() -> 
     assert not index._contents.owners[b"A"].leaves
 
 
+def test_a_dropped_namespace_is_taken_apart_in_slices_and_counts_until_then() -> None:
+    """A million blocks of one salt at once would hold up every request for a fifth of a second."""
+    index = _index("A", "B", sweep_slice=3)
+    index.apply(TARGET, batch(_root([1, 2, 3, 4], "abcd"), _root([5], "a", "B")), 0.0)
+    whole = index.size_bytes
+    index.disclaim(salt("A"))
+    assert (_match(index, "abcd"), _match(index, "a", "B"), index.sizes()[TARGET].credited) == (0, 1, 1)
+    assert (index._contents.remains, index.size_bytes) == (4, whole)
+    index.advance()
+    assert 0 < index._contents.remains < 4
+    index.advance()
+    assert (index._contents.remains, index.size_bytes, _match(index, "a", "B")) == (0, BLOCK_BYTES, 1)
+    assert len(index._contents.tables[TARGET].groups[0].known) == 1
+
+
+def test_what_a_dropped_namespace_held_is_unknown_at_once_although_nobody_swept_it() -> None:
+    """Its hashes are neither parents, nor copies, nor in conflict with what others store under them."""
+    index = _index("A", "B", sweep_slice=0)
+    index.apply(TARGET, batch(_root([1, 2, 3, 4, 5], "abcde")), 0.0)
+    index.disclaim(salt("A"))
+    contents = index._contents
+    for event in (Removed((4,)), _reached([5], "CPU"), stored([6], "f", parent=5), _root([1], "b", "B"), _root([3], "z", "P"), stored([2], "x")):
+        change = contents.store if isinstance(event, Stored) else contents.remove
+        change(contents.tables[TARGET], event)  # type: ignore[arg-type]
+    sizes = index.sizes()[TARGET]
+    assert (sizes.credited, sizes.parked, sizes.orphans, sizes.ignored, contents.remains) == (1, 1, 1, 1, 5)
+    assert (index.counters["removed"], index.counters["removed_unknown"], index.counters["copies"]) == (0, 1, 0)
+    assert (index.counters["without_tokens_unknown"], index.unusable(TARGET)) == (1, None)
+    assert (_match(index, "b", "B"), len(next(contents.groups()).known)) == (1, 6)
+
+
+def test_what_comes_again_after_its_namespace_was_dropped_stays_when_the_old_is_swept() -> None:
+    index = _index("A", sweep_slice=0)
+    index.apply(TARGET, batch(_root([1, 2, 3], "abc")), 0.0)
+    index.disclaim(salt("A"))
+    _claim(index, "A")
+    assert _match(index, "abc") == 0
+    contents = index._contents
+    contents.store(contents.tables[TARGET], _root([1, 2], "ab"))
+    assert (_match(index, "abc"), contents.remains) == (2, 3)
+    contents.sweep(100)
+    assert (_match(index, "abc"), contents.remains, index.sizes()[TARGET].credited) == (2, 0, 2)
+    contents.store(contents.tables[TARGET], stored([3], "c", parent=2))
+    assert (_match(index, "abc"), index.size_bytes) == (3, 3 * BLOCK_BYTES)
+
+
+def test_an_engine_that_is_cleared_while_a_dropped_namespace_waits_leaves_nothing() -> None:
+    index = _index("A", "B", sweep_slice=0)
+    index.apply(TARGET, batch(_root([1, 2, 3], "abc"), _root([4], "a", "B")), 0.0)
+    index.disclaim(salt("A"))
+    index.clear(TARGET)
+    assert index.owners() == {b"B": (0, 0)}
+    index._contents.sweep(100)
+    assert (index._contents.remains, index.size_bytes, len(index._contents.owners[b"B"].leaves)) == (0, 0, 0)
+
+
 def test_what_was_forgotten_and_what_is_new_never_take_more_than_the_bound() -> None:
     index = _index("A", budget_bytes=12 * BLOCK_BYTES, sweep_slice=0)
     for number in range(12):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from routing.core.event_index import EventIndex
-from routing.core.event_tables import BLOCK_BYTES, Target
+from routing.core.event_tables import BLOCK_BYTES, Block, Target
 from routing.core.kv_events import Batch, Event, Removed
 from tests.routing.core.kv_stream import URL, Engine, batch, chain, ns_key, salt, seed, stored
 
@@ -134,6 +134,16 @@ class EventMachine(RuleBasedStateMachine):
         self.index.claim(salt(name), ns_key=ns_key(name), owner=b"o", seed=seed(name))
         self.claimed.add(name)
 
+    @precondition(lambda self: self.claimed)
+    @rule(name=names)
+    def disclaim(self, name: str) -> None:
+        """What its engines still hold is unknown from then on, whoever claims it again."""
+        if name in self.claimed:
+            self.index.disclaim(salt(name))
+            self.claimed.remove(name)
+            for known in self.targets.values():
+                known.exact = False
+
     @rule()
     def time_passes(self) -> None:
         self.index.advance()
@@ -173,7 +183,9 @@ def consistent(index: EventIndex) -> None:
     )
     leaves = {id(block) for owner in contents.owners.values() for block in owner.leaves if block.segment in contents.segments}
     for group in groups:
-        assert len(group.known) == sum(len(segment.held) for segment in group.segments.values()) + len(group.orphans) + sum(
+        dropped = [each for each in group.known.values() if isinstance(each, Block) and each.segment not in contents.segments]
+        assert not dropped or contents.remains
+        assert len(group.known) - len(dropped) == sum(len(segment.held) for segment in group.segments.values()) + len(group.orphans) + sum(
             len(parked) for parked in group.parked.values()
         )
         for segment in group.segments.values():
