@@ -233,6 +233,31 @@ _EVIDENCE = {
     "pending": Term("pending", "A request that is being computed there will leave this text in the cache."),
     "none": Term("none", "Nothing of this prompt is believed to be there."),
 }
+_INEXACT = {
+    "undeclared": Term("no tokenizer declared", "The endpoint's model names no tokenizer, so the router cannot know the engine's tokens."),
+    "template_mismatch": Term("tokens differ", "Samples gave other tokens here than at the engine: another tokenizer or chat template was declared."),
+    "mistake": Term("router's mistake", "Counting the tokens failed in a way that it should not; the router's log names the kind."),
+    "media": Term("media", "The prompt has images or other media: the tokens are known up to the first of them."),
+    "no_tokenizer": Term("tokenizer not loaded", "The router does not hold the tokenizer yet, or had no room for it."),
+    "no_template": Term("no chat template", "The router holds no chat template for the model, and the request is a chat."),
+    "bad_tokenizer": Term("tokenizer refused", "The tokenizer's file cannot be loaded, or is not a tokenizer."),
+    "bad_template": Term("template refused", "The chat template cannot be compiled."),
+    "set_aside": Term("set aside", "The tokenizer or template broke several of its workers of late, and rests for a while."),
+    "request": Term("odd request", "The engine will refuse the request, or the router cannot tell what the engine makes of it."),
+    "unsupported": Term("unsupported member", "The request has a member that changes the prompt in a way the router does not reproduce."),
+    "many_prompts": Term("several prompts", "The request holds more than one prompt."),
+    "template_error": Term("template failed", "The chat template refused these messages; the engine's own will do so too."),
+    "special_tokens": Term(
+        "special tokens unknown", "The template names special tokens whose text no file tells: upload the whole tokenizer_config.json."
+    ),
+    "date": Term("date in the template", "The template asks for today's date, or for chance, so what the engine makes of it cannot be known."),
+    "deadline": Term("no time", "Counting the tokens would have taken longer than a request may wait for it (ROUTER_TOKENS_S)."),
+    "memory": Term("no memory", "Counting the tokens needed more memory than one prompt may have."),
+    "too_long": Term("too long", "The prompt is longer than the router counts tokens of."),
+    "queue_full": Term("too many at once", "More of the tenant's prompts waited to be counted than may wait."),
+    "worker": Term("worker failed", "The process that counts tokens ended without an answer."),
+    "stopped": Term("router stopping", "The router was about to stop."),
+}
 _OUTCOME = {
     "ok": Term("ok", "The answer was complete."),
     "client_error": Term("client error", "The request itself was at fault; no replica is to blame."),
@@ -295,6 +320,12 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
         "audit": Group("Outcomes of audits", "Of a whole audit and of each of its cases.", _AUDIT),
         "cause": Group(
             "Where a request's time went", "Parts that add up to the whole. The measure is a replica that holds the prompt and is idle.", _CAUSE
+        ),
+        "inexact": Group(
+            "Why tokens were estimated",
+            "What kept the router from the prompt's own tokens. Such a request goes by what the router sent before, compared byte by byte.",
+            _INEXACT,
+            codes_shown=True,
         ),
         "outcome": Group("Outcomes of requests", "How a request ended.", _OUTCOME),
         "refusal": Group("Why a replica was not chosen", "The first reason that applied.", _REFUSAL),

@@ -134,6 +134,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     matched_tokens: int = 0
     expected_cached_tokens: float = 0.0
     estimated_prompt_tokens: int = 0
+    inexact: str | None = (
+        None  # why that is an estimate, and reuse by events is unknown (routing.dataplane.tokens.Inexact); None: exact, or never counted
+    )
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None

@@ -34,6 +34,7 @@ from routing.dataplane.holdings import NOTHING_HELD, Held
 from routing.dataplane.openai import Call
 from routing.dataplane.patience import UNREACHABLE
 from routing.dataplane.state import Plane
+from routing.dataplane.tokens import Inexact
 from routing.dataplane.transfer import Transfer
 from routing.dataplane.view import EndpointView
 
@@ -69,6 +70,7 @@ class Flight:
     prefill: Attempt | None = None  # at the replica that computes the prompt for the attempt's
     transfer: Transfer | None = None
     attempts: list[AttemptRecord] = field(default_factory=list)
+    inexact: Inexact | None = None  # why its prompt's tokens are not all exact
     usage: Usage = field(default_factory=Usage)
     first_byte_s: float | None = None  # monotonic
     unread_since_s: float | None = None  # monotonic; a stream ended while nothing had come of it from then on
@@ -252,6 +254,7 @@ class Flight:
             matched_tokens=chosen.matched_tokens if chosen else 0,
             expected_cached_tokens=chosen.expected_cached_tokens if chosen else 0.0,
             estimated_prompt_tokens=self.prompt.tokens if self.prompt else 0,
+            inexact=self.inexact,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,

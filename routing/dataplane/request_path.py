@@ -143,6 +143,7 @@ async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers:
     namespace = name_cache(plane, caller, endpoint, call, request_context(endpoint.entry, headers))
     flight.endpoint, flight.namespace = endpoint, namespace
     found = await tokens.find(plane, flight)
+    flight.inexact = found.inexact
     ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
     flight.prompt = await plane.workshop.run(flight.owner, len(call.prompt), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
 

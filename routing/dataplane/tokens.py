@@ -34,6 +34,7 @@ log = logging.getLogger("saltroute.tokens")
 
 # Why a prompt has no exact tokens: the service's reasons, and those of this step. Closed, since they are label values.
 Why = Reason | Literal["undeclared", "template_mismatch", "mistake"]
+Inexact = Why | Literal["media"]  # why not all of a prompt's ids are exact: with media those before it are
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Found:
     ids: array[int] | None = field(default=None, repr=False)
     whole: bool = False  # the ids are all of the prompt
     why_not: Why | None = None
+
+    @property
+    def inexact(self) -> Inexact | None:
+        """Why not all of the prompt's ids are known; None: they are."""
+        return self.why_not or (None if self.whole else "media")
 
 
 NOTHING_FOUND = Found()

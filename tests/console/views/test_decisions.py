@@ -217,6 +217,13 @@ def test_a_short_record_says_that_it_is_short(town: Town, as_owner: AsOwner) -> 
     assert "<rect" not in page
 
 
+def test_it_says_why_the_prompts_tokens_were_estimated(town: Town, as_owner: AsOwner) -> None:
+    vague, exact = rows.record(town.acorn, inexact="special_tokens"), rows.record(town.acorn)
+    rows.store(as_owner, town.acorn, vague, exact)
+    pages = [town.owner.get(f"/t/acorn/decisions/{one.id}").content.decode() for one in (vague, exact)]
+    assert ["special_tokens (special tokens unknown)" in page for page in pages] == [True, False]
+
+
 def test_where_nothing_was_sent_nothing_is_said_to_be_measured(town: Town, as_owner: AsOwner) -> None:
     unmeasured = dict.fromkeys(["ttft_s", "expected_ttft_s", "prompt_tokens", "cached_tokens", "completion_tokens"])
     refused = rows.record(

@@ -14,7 +14,7 @@ from namespaces.audit import case, states
 from routing.core import candidates, cause, filters, glossary, reach, record, residency_state, stretches, trust
 from routing.core.scorers import REGISTER
 from routing.core.snapshot import ReplicaState
-from routing.dataplane import dispatch, upstream
+from routing.dataplane import dispatch, tokens, upstream
 
 
 def _returned(function: object) -> set[str]:
@@ -50,6 +50,7 @@ EMITTED: dict[str, Iterable[str]] = {
     "refusal": REFUSALS,
     "score": [one.name for one in REGISTER],
     "outcome": get_args(record.Outcome),
+    "inexact": [word for words in get_args(tokens.Inexact) for word in get_args(words)],
     "failure": (*get_args(upstream.Cause), dispatch.NOT_SERVED, "aborted", "error_event", "truncated"),
     "evidence": ("event", *get_args(stretches.Source), "none"),
 }

@@ -140,7 +140,8 @@ async def test_no_request_fails_or_waits_for_its_tokens(
     reply = await rig.chat(CHAT)
     assert reply.status == 200
     assert results(rig) == {reason: 1}
-    assert rig.records()[-1].estimated_prompt_tokens > 1
+    record = rig.records()[-1]
+    assert (record.inexact, record.estimated_prompt_tokens > 1) == (reason, True)
     assert "Tell me about salt" not in caplog.text
 
 
@@ -151,6 +152,7 @@ async def test_an_endpoint_whose_template_differs_is_history(rig: Rig) -> None:
     assert results(rig) == {"template_mismatch": 1}
     assert (await rig.chat(CHAT, key=KEY_B)).status == 200
     assert results(rig) == {"template_mismatch": 1, "exact": 1}
+    assert [one.inexact for one in rig.records()] == ["template_mismatch", None]
 
 
 async def test_a_chat_is_what_the_template_makes_of_it(rig: Rig) -> None:
@@ -160,11 +162,21 @@ async def test_a_chat_is_what_the_template_makes_of_it(rig: Rig) -> None:
     assert rig.records()[-1].estimated_prompt_tokens == len(ids_of(chatml(CHAT["messages"])))  # type: ignore[arg-type]
 
 
+async def test_a_chat_with_an_image_is_known_up_to_it(rig: Rig) -> None:
+    await load(rig)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+    content = [{"type": "text", "text": "What is on it?"}, image]
+    assert (await rig.chat({"model": "m-7b", "messages": [{"role": "user", "content": content}]})).status == 200
+    assert results(rig) == {"exact_prefix": 1}
+    assert rig.records()[-1].inexact == "media"
+
+
 async def test_several_prompts_are_history(rig: Rig) -> None:
     await load(rig)
     for prompt in ([[1, 2], [3, 4]], ["one", "two"]):
         assert (await rig.call("POST", "/v1/completions", json={"model": "m-7b", "prompt": prompt})).status == 200
     assert results(rig) == {"many_prompts": 2}
+    assert [one.inexact for one in rig.records()] == ["many_prompts", "many_prompts"]
 
 
 async def test_nothing_is_asked_where_no_tokenizer_is_named(rig: Rig) -> None:
@@ -173,6 +185,7 @@ async def test_nothing_is_asked_where_no_tokenizer_is_named(rig: Rig) -> None:
     rig.publish(bumped(rig.globex))
     assert (await rig.chat(CHAT)).status == 200
     assert results(rig) == {"undeclared": 1}
+    assert rig.records()[-1].inexact == "undeclared"
 
 
 class Seen(Prompts):
