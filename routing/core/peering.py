@@ -51,13 +51,14 @@ class Head:
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
     """What a router has at an engine at this moment. ``asked`` counts answers asked since the router's process began, ``queued_tokens`` what is
-    without its first byte."""
+    without its first byte, ``more_answers`` those that requests in flight ask for beyond one each."""
 
     engine: bytes
     queued_tokens: float
     waiting: int
     in_flight: int
     asked: int
+    more_answers: int = 0
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
@@ -169,7 +170,7 @@ def _check(beat: Beat) -> None:
         if len(one.digests) > MAX_CHAIN_BLOCKS * DIGEST_BYTES or one.sequences < 0:
             raise PeeringError("a placement is out of bounds")
     for load in beat.loads:
-        if len(load.engine) != 16 or not 0 <= load.queued_tokens < 1e12 or min(load.waiting, load.in_flight, load.asked) < 0:
+        if len(load.engine) != 16 or not 0 <= load.queued_tokens < 1e12 or min(load.waiting, load.in_flight, load.asked, load.more_answers) < 0:
             raise PeeringError("a load is out of bounds")
 
 

@@ -33,15 +33,26 @@ WINDOW = 256  # counters that may come late
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Siblings' work at one engine: uncached tokens and requests without a first byte, requests in flight."""
+    """Siblings' work at one engine: uncached tokens and requests without a first byte, requests in flight, and what these ask for beyond one answer
+    each."""
 
     queued_tokens: float = 0.0
     waiting: float = 0.0
     in_flight: float = 0.0
+    more_answers: float = 0.0
 
     @property
     def decodes(self) -> float:
-        return max(0.0, self.in_flight - self.waiting)
+        return max(0.0, self.in_flight + self.more_answers - self.waiting)
+
+    def plus(self, other: Shared) -> Shared:
+        """Of two places of one engine."""
+        return Shared(
+            self.queued_tokens + other.queued_tokens,
+            self.waiting + other.waiting,
+            self.in_flight + other.in_flight,
+            self.more_answers + other.more_answers,
+        )
 
 
 NONE_SHARED = Shared()
@@ -334,7 +345,7 @@ class Siblings:
 
     def load(self, url: str, now_s: float) -> Shared:
         """What siblings have at an engine: each one's last word, in full for ``FRESH_S``, gone after ``SILENT_S``."""
-        queued_tokens = waiting = in_flight = 0.0
+        queued_tokens = waiting = in_flight = more_answers = 0.0
         for sibling in self._known.values():
             told = sibling.loads.get(url)
             if told is None or sibling.spoke_at_s is None:
@@ -343,7 +354,8 @@ class Siblings:
             queued_tokens += weight * told.queued_tokens
             waiting += weight * told.waiting
             in_flight += weight * told.in_flight
-        return Shared(queued_tokens, waiting, in_flight) if in_flight or queued_tokens else NONE_SHARED
+            more_answers += weight * told.more_answers
+        return Shared(queued_tokens, waiting, in_flight, more_answers) if in_flight or queued_tokens else NONE_SHARED
 
     def busy_s(self, url: str, now_s: float) -> float:
         """For how long siblings have had requests at an engine so far, by what was heard. The end of each was heard up to ``TRANSIT_S`` late."""

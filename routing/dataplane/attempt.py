@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Part = Literal["answer", "prefill"]
 # Errors after which no engine holds the prompt.
+MAX_ANSWERS = 1024  # of one request that count as work at an engine: no more run there at once, whatever a body asks for
 _NEVER_RAN = frozenset({"connect", "connect_timeout", "blocked", "no_socket", "client_error", "status_429", "model_not_served"})
 
 
@@ -53,7 +54,8 @@ class Attempt:
         self.was_idle = place.in_flight == 0 and plane.siblings.load(place.key, self.started_s).in_flight == 0
         # An answer that does not stream never says when its prefill ended: it stops counting when that was due.
         limit_s = plane.config.first_byte_s if call.stream or choice.pair is not None else 1.5 * chosen.expected_ttft_s + 0.25
-        place.take()
+        self._answers = min(call.sequences, MAX_ANSWERS)
+        place.take(self._answers)
         engine.work.change(1, self.started_s)
         self._promised_tokens = prompt.tokens + OUTPUT_TOKENS
         engine.promised_tokens += self._promised_tokens
@@ -133,7 +135,7 @@ class Attempt:
                 self._plane.outbox.settled(self._serial, confirmed=False, certain=certain, at_s=now_s)
         if not self._told:
             self._breaker.undecided(probe=self._probe)
-        self.place.give_back()
+        self.place.give_back(self._answers)
         self.engine.work.change(-1, now_s)
         self.engine.promised_tokens = 0.0 if self.engine.in_flight == 0 else self.engine.promised_tokens - self._promised_tokens
         self._plane.outbox.wake()

@@ -17,7 +17,7 @@ from routing.core.siblings import Shared
 from routing.core.work_clock import WorkClock
 from routing.core.working_set import WorkingSet
 from routing.dataplane.feeds.kv_sources import Source
-from routing.dataplane.ranks import Rank, Scrape
+from routing.dataplane.ranks import Rank, Scrape, own_work
 
 if TYPE_CHECKING:
     from routing.dataplane.patience import Patience
@@ -42,6 +42,7 @@ class Engine:
     adapters: AdapterSlots = field(default_factory=AdapterSlots)
     returned_at_s: float = -math.inf  # monotonic; when it was last seen to be back, or to be another process
     in_flight: int = 0
+    more_answers: int = 0  # that requests in flight ask for beyond one each
     awaited: dict[Patience, None] = field(default_factory=dict)  # requests without a byte of answer, the oldest first
     words: int = 0  # answers to requests, and pieces of such, that came from it
     failures: int = 0
@@ -87,13 +88,15 @@ class Engine:
         """Its own, and those of ranks that requests name."""
         return self.url, *[rank.key for rank in self.ranks]
 
-    def take(self) -> None:
-        """A request is sent there."""
+    def take(self, answers: int = 1) -> None:
+        """A request for so many answers is sent there."""
         self.in_flight += 1
+        self.more_answers += answers - 1
 
-    def give_back(self) -> None:
+    def give_back(self, answers: int = 1) -> None:
         """It ended."""
         self.in_flight -= 1
+        self.more_answers -= answers - 1
 
     def queued(self, now_s: float) -> tuple[float, int]:
         """Tokens and requests of this router without their first token, over all ranks."""
@@ -160,8 +163,8 @@ class Engine:
             self.away_since = unix_s
 
     def scraped(self, load: EngineLoad, now_s: float, shared: Shared | None = None, *, underway: int = 0) -> None:
-        """Take in a scrape; ``shared`` is what siblings have there, None where there are none. ``underway``: requests of this router that were in
-        flight when the page was asked for. Those that ended since may stand in it, and are nobody else's."""
+        """Take in a scrape; ``shared`` is what siblings have there, None where there are none. ``underway``: answers of this router that were under
+        way when the page was asked for. Those that ended since may stand in it, and are nobody else's."""
         _, waiting = self.queued(now_s)
         self.waiting = load.waiting
         if load.running_adapters is not None:
@@ -171,7 +174,7 @@ class Engine:
             self.counts_requests = True
             self.served_others |= load.finished > self.sequences
         self.sequences_scraped = self.sequences
-        own = (waiting, max(0, max(self.in_flight, underway) - waiting))
+        own = own_work(waiting, self.in_flight + self.more_answers, underway)
         self.scrape = Scrape.of((load.waiting or 0.0, load.running or 0.0), own, shared, self.scrape, now_s)
 
     def free_tokens(self, now_s: float) -> float | None:

@@ -84,7 +84,7 @@ class Pictures:
         seen = Replica(text(entry.id), entry.name)  # to hand so many values over by name would take seven times as long as to write them
         seen.queued_tokens = queued_tokens + shared.queued_tokens
         seen.foreign_tokens = foreign_tokens
-        seen.active_decodes = max(0, place.in_flight - waiting) + shared.decodes + foreign_running
+        seen.active_decodes = max(0, place.in_flight + place.more_answers - waiting) + shared.decodes + foreign_running
         seen.in_flight = place.in_flight + round(shared.in_flight)
         seen.last_chosen = self._state.chosen.get(entry.id, 0)
         seen.matched_tokens = belief.matched_tokens

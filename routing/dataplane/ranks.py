@@ -72,6 +72,7 @@ class Rank:
     ledger: Ledger = field(default_factory=Ledger)
     working_set: WorkingSet = field(default_factory=WorkingSet)
     in_flight: int = 0
+    more_answers: int = 0  # that requests in flight ask for beyond one each
     kv_used: float | None = None
     scrape: Scrape | None = None
     key: str = field(init=False)
@@ -87,15 +88,17 @@ class Rank:
         whole = self.engine.capacity_tokens
         return None if whole is None else whole // max(1, len(self.engine.ranks))
 
-    def take(self) -> None:
-        """A request is sent there."""
+    def take(self, answers: int = 1) -> None:
+        """A request for so many answers is sent there."""
         self.in_flight += 1
-        self.engine.in_flight += 1
+        self.more_answers += answers - 1
+        self.engine.take(answers)
 
-    def give_back(self) -> None:
+    def give_back(self, answers: int = 1) -> None:
         """It ended."""
         self.in_flight -= 1
-        self.engine.in_flight -= 1
+        self.more_answers -= answers - 1
+        self.engine.give_back(answers)
 
     def foreign(self, now_s: float) -> tuple[float, float]:
         """As of an engine: waiting tokens and decodes that others sent."""
@@ -107,10 +110,14 @@ class Rank:
 
     def scraped(self, load: RankLoad, now_s: float, shared: Shared | None, *, underway: int = 0) -> None:
         """Take in the rank's own rows of a scrape, as an engine does its sums."""
-        _, waiting = self.ledger.queued(now_s)
-        own = (waiting, max(0, max(self.in_flight, underway) - waiting))
+        own = own_work(self.ledger.queued(now_s)[1], self.in_flight + self.more_answers, underway)
         self.kv_used = load.kv_used
         self.scrape = Scrape.of((load.waiting, load.running), own, shared, self.scrape, now_s)
+
+
+def own_work(waiting: int, answers: int, underway: int) -> tuple[int, int]:
+    """What a scrape shows that is this router's, waiting and running: answers, as engines count them, of now or of when the page was asked for."""
+    return waiting, max(0, max(answers, underway) - waiting)
 
 
 def key(url: str, number: int) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from statistics import median
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -174,8 +174,7 @@ class Plane:
 
     def shared(self, engine: Engine, now_s: float) -> Shared:
         """What siblings have at an engine, over all its ranks."""
-        found = [self.siblings.load(key, now_s) for key in engine.keys]
-        return Shared(sum([one.queued_tokens for one in found]), sum([one.waiting for one in found]), sum([one.in_flight for one in found]))
+        return reduce(Shared.plus, [self.siblings.load(key, now_s) for key in engine.keys])
 
     def forget_history(self, engine: Engine) -> None:
         """What was sent there says nothing any more."""

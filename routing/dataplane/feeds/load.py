@@ -24,6 +24,7 @@ from routing.dataplane import upstream
 from routing.dataplane.engine import MISSES_UNTIL_UNREACHABLE, Engine
 from routing.dataplane.feeds import kv_sources
 from routing.dataplane.patience import Pulse
+from routing.dataplane.ranks import Rank
 from routing.dataplane.state import Plane
 from routing.dataplane.view import ReplicaView
 from routing.outbound import guard
@@ -128,7 +129,8 @@ def _meaning(error: Exception, *, answered: bool, words: int, since_s: float, la
 
 async def scrape(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
     """Read the metrics page, if there is one; its absence says nothing about health."""
-    underway = {engine.key: engine.in_flight} | {rank.key: rank.in_flight for rank in engine.ranks}
+    places: tuple[Engine | Rank, ...] = (engine, *engine.ranks)
+    underway = {place.key: place.in_flight + place.more_answers for place in places}
     page = await _page(plane, replica, "/metrics")
     if page is None:
         return

@@ -99,9 +99,11 @@ class PeerFeed:
         loads = []
         for key, place in places.items():
             queued_tokens, waiting = place.ledger.queued(now_s)
-            in_flight = place.in_flight - (sum([rank.in_flight for rank in place.ranks]) if isinstance(place, Engine) else 0)  # ranks say theirs
+            ranks = place.ranks if isinstance(place, Engine) else ()  # these say theirs
+            in_flight = place.in_flight - sum([rank.in_flight for rank in ranks])
+            more_answers = place.more_answers - sum([rank.more_answers for rank in ranks])
             if in_flight or waiting or plane.outbox.asked(key):
-                loads.append(Load(peering.engine_id(key), queued_tokens, waiting, in_flight, plane.outbox.asked(key)))
+                loads.append(Load(peering.engine_id(key), queued_tokens, waiting, in_flight, plane.outbox.asked(key), more_answers))
         heard, blocks = plane.siblings.heard(), sum(size for size, _ in plane.index.sizes().values())
         beat = plane.outbox.beat(plane.config.router_id, loads=loads, heard=heard, now_s=now_s, blocks=blocks, leaving=leaving)
         return await self._send(valkey, BEAT, beat)

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from namespaces.core.keyring import KeyringError, Roots
 from routing.core import peering, siblings
 from routing.core.peering import BEAT, Ask, Beat, Head, Load, Outbox, PeeringError, Placement, engine_id
 from routing.core.residency import HistoryIndex
-from routing.core.siblings import GONE_S, PARKED_S, SILENT_S, Effects, Here, Siblings, Window
+from routing.core.siblings import GONE_S, PARKED_S, SILENT_S, Effects, Here, Shared, Siblings, Window
 
 ME, ONE, TWO = b"m" * 16, b"1" * 16, b"2" * 16
 OWNERS = (b"a" * 16, b"b" * 16)
@@ -372,11 +373,33 @@ def test_names_of_another_length_are_refused(placement: Placement) -> None:
 
 
 @pytest.mark.parametrize(
-    "load", [Load(b"e", 0.0, 0, 0, 0), Load(b"e" * 16, -1.0, 0, 0, 0), Load(b"e" * 16, 1e300, 0, 0, 0), Load(b"e" * 16, 0.0, 0, -5, 0)]
+    "load",
+    [
+        Load(b"e", 0.0, 0, 0, 0),
+        Load(b"e" * 16, -1.0, 0, 0, 0),
+        Load(b"e" * 16, 1e300, 0, 0, 0),
+        Load(b"e" * 16, 0.0, 0, -5, 0),
+        Load(b"e" * 16, 0.0, 0, 1, 1, -1),
+    ],
 )
 def test_loads_out_of_bounds_are_refused(load: Load) -> None:
+    assert peering.decode(BEAT, peering.encode(Beat(router_id="r", loads=(Load(b"e" * 16, 1.0, 1, 1, 1, 1),))))
     with pytest.raises(PeeringError):
         peering.decode(BEAT, peering.encode(Beat(router_id="r", loads=(load,))))
+
+
+def test_a_load_of_a_router_from_before_answers_were_counted_has_one_for_each_request() -> None:
+    load = Load(b"e" * 16, 8.0, 1, 3, 5)
+    said = msgspec.msgpack.decode(peering.encode(Beat(router_id="r", loads=(load,))))
+    said[3][0] = said[3][0][:5]
+    beat = peering.decode(BEAT, msgspec.msgpack.encode(said))
+    assert isinstance(beat, Beat)
+    assert beat.loads == (load,)
+
+
+def test_answers_beyond_one_for_each_request_decode_too() -> None:
+    assert Shared(0.0, 1.0, 3.0, 4.0).decodes == 6.0
+    assert Shared(1.0, 2.0, 3.0, 4.0).plus(Shared(10.0, 20.0, 30.0, 40.0)) == Shared(11.0, 22.0, 33.0, 44.0)
 
 
 @given(st.binary(max_size=300), st.integers(0, 5))

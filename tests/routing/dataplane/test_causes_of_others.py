@@ -15,6 +15,7 @@ from routing.core.peering import BEAT, Beat, Head, Load, engine_id
 from routing.core.residency import HistoryIndex
 from routing.core.siblings import TRANSIT_S, Here, Siblings
 from routing.dataplane.app import Router
+from routing.dataplane.attempt import MAX_ANSWERS
 from routing.dataplane.feeds.load import check
 from routing.dataplane.ranks import Scrape
 from tests.bench.causes import Stage, stage, text
@@ -71,6 +72,40 @@ async def test_foreign_is_what_an_engine_has_beyond_all_that_is_known(rig: Rig, 
     assert (engine.scrape.foreign_waiting, engine.scrape.foreign_running) == foreign
     gate.set()
     await asked
+
+
+@pytest.mark.parametrize(("running", "waiting", "foreign"), [(3, 0, (0, 0)), (1, 2, (0, 0)), (4, 0, (0, 1)), (3, 2, (1, 1))])
+async def test_all_answers_of_one_request_are_its_own(rig: Rig, running: int, waiting: int, foreign: tuple[float, float]) -> None:
+    """Engines count each of its three as a request; so do the decodes that a choice weighs, and the words to siblings, until it ends."""
+    rig.only_a()
+    gate = asyncio.Event()
+    rig.a.script = Script(hold=gate, body=completion())
+    rig.a.on_path["/metrics"] = Script(body=RUNNING.format(running, waiting).encode())
+    asked = asyncio.create_task(rig.chat({**HI, "n": 3}))
+    await rig.a.wait_for(1)
+    engine = rig.router.plane.engine(rig.a.url)
+    assert (engine.in_flight, engine.more_answers) == (1, 2)
+    await check(rig.router.plane, rig.router.plane.replicas[rig.a.url])
+    assert engine.scrape is not None
+    assert (engine.scrape.foreign_waiting, engine.scrape.foreign_running) == foreign
+    gate.set()
+    await asked
+    await rig.settled()
+    assert (engine.in_flight, engine.more_answers) == (0, 0)
+
+
+async def test_what_a_body_asks_for_beyond_reason_counts_as_much_as_an_engine_runs(rig: Rig) -> None:
+    rig.only_a()
+    gate = asyncio.Event()
+    rig.a.script = Script(hold=gate, body=completion())
+    asked = asyncio.create_task(rig.chat({**HI, "n": 1_000_000}))
+    await rig.a.wait_for(1)
+    engine = rig.router.plane.engine(rig.a.url)
+    assert engine.more_answers == MAX_ANSWERS - 1
+    gate.set()
+    await asked
+    await rig.settled()
+    assert engine.more_answers == 0
 
 
 @pytest.mark.parametrize(("reported", "foreign"), [((1, 0), (0, 0)), ((2, 0), (1, 0)), ((2, 1), (2, 0)), ((0, 2), (0, 1)), ((0, 0), (0, 0))])

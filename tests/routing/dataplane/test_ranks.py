@@ -250,12 +250,13 @@ async def test_an_engine_that_becomes_one_rank_is_named_no_longer(make_rig: Make
     plane = rig.router.plane
     state = plane.engine(engine.url)
     first = state.ranks[0]
-    first.take()
+    first.take(answers=3)
+    assert (first.more_answers, state.more_answers) == (2, 2)
     plane.config = dataclasses.replace(plane.config, name_ranks=False)  # so that no look at it that is under way names them again
     plane.set_ranks(state, 0)
     assert (state.ranks, plane.ranks, state.in_flight) == ((), {}, 1)
-    first.give_back()
-    assert (state.in_flight, first.in_flight) == (0, 0)
+    first.give_back(answers=3)
+    assert (state.in_flight, first.in_flight, state.more_answers, first.more_answers) == (0, 0, 0, 0)
     await ask(rig, FIRST)
     assert named(engine) == [None]
 
