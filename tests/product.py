@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.local.options import REPOSITORY
@@ -32,6 +32,7 @@ class Product:
     process: subprocess.Popen[bytes]
     output: Path
     ports: dict[str, int]
+    env: dict[str, str] = field(repr=False)
     router_url: str = ""
     control_url: str = ""
     key: str = ""
@@ -45,6 +46,9 @@ class Product:
     def start(cls, home: Home, *, fleet: int = 4, **extra: str) -> Product:
         """Start in ``home`` on free ports and wait until it says that it is up.
 
+        ``fleet`` is how many engines are simulated. Of the demo the first two are the shared pool's, declared to be isolated. The next two are those
+        of Acme's own pool, which has to be audited: that takes half a minute, so a test that needs the shared pool alone asks for two.
+
         Raises:
             ProductError: it ended, or took too long; with what it printed.
         """
@@ -54,12 +58,24 @@ class Product:
         env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         env |= {name: str(port) for name, port in ports.items()} | {"SALTROUTE_HOME": str(home.root), "FLEET": str(fleet)} | extra
         output = home.root.with_name(home.root.name + ".out")
-        with output.open("wb") as stream:
-            argv = [sys.executable, "-m", "deploy.local", "up"]
-            process = subprocess.Popen(argv, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
-        product = cls(home=home, process=process, output=output, ports=ports)
+        product = cls(home=home, process=cls._launched(env, output), output=output, ports=ports, env=env)
         product.wait_up()
         return product
+
+    def start_again(self) -> None:
+        """After a stop: start in the same home on the same ports. ``output`` begins anew.
+
+        Raises:
+            ProductError: as from :meth:`start`.
+        """
+        self.process = self._launched(self.env, self.output)
+        self.wait_up()
+
+    @staticmethod
+    def _launched(env: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
+        with output.open("wb") as stream:
+            argv = [sys.executable, "-m", "deploy.local", "up"]
+            return subprocess.Popen(argv, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
 
     def wait_up(self) -> None:
         """Wait for the closing line of the start, then read how to use it."""

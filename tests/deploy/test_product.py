@@ -7,24 +7,15 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.local.places import Home
 from deploy.local.process import started_at
-from tests.product import POLL_S, START_S, STOP_S, Product, fresh_home, remove
+from tests.product import POLL_S, START_S, STOP_S, Product
 
 pytestmark = pytest.mark.journey
-
-
-@pytest.fixture
-def own_home() -> Iterator[Home]:
-    home = fresh_home()
-    yield home
-    remove(home)
 
 
 def _status(url: str) -> int:
@@ -94,14 +85,14 @@ def _environment(process: Path) -> bytes:
 
 
 @pytest.mark.timeout(2 * (START_S + STOP_S))
-def test_a_second_start_keeps_keys_and_data_and_a_stop_leaves_no_process(own_home: Home) -> None:
-    first = Product.start(own_home)
-    pids = [row[0] for row in json.loads((own_home.run / "children.json").read_text()).values()]
-    assert first.stop() == 0, first.output.read_text()
+def test_a_second_start_keeps_keys_and_data_and_a_stop_leaves_no_process(product: Product) -> None:
+    """The product of the session is stopped and started again: whoever comes after finds it as it was."""
+    before = (product.key, product.password, product.token)
+    pids = [row[0] for row in json.loads((product.home.run / "children.json").read_text()).values()]
+    assert len(pids) > 8
+    assert all(started_at(pid) for pid in pids)
+    assert product.stop() == 0, product.output.read_text()
     assert [pid for pid in pids if started_at(pid)] == []
-    second = Product.start(own_home)
-    try:
-        assert (second.key, second.password) == (first.key, first.password)
-        assert (own_home.logs / "apply.log").read_text().endswith("no changes\n")
-    finally:
-        assert second.stop() == 0, second.output.read_text()
+    product.start_again()
+    assert (product.key, product.password, product.token) == before
+    assert (product.home.logs / "apply.log").read_text().endswith("no changes\n")

@@ -35,7 +35,7 @@ def hurt() -> Iterator[Product]:
     """A product that these tests may hurt; each leaves it healed."""
     home = fresh_home()
     try:
-        product = Product.start(home, ROUTER_RECORD_QUEUE=str(RECORD_QUEUE), INGEST_CLAIM_IDLE_S=str(CLAIM_IDLE_S))
+        product = Product.start(home, fleet=2, ROUTER_RECORD_QUEUE=str(RECORD_QUEUE), INGEST_CLAIM_IDLE_S=str(CLAIM_IDLE_S))
         yield product
         assert product.stop() == 0, product.output.read_text()
     finally:

@@ -26,7 +26,7 @@ def two() -> Iterator[Product]:
     home = fresh_home()
     first = free_run(19000 + os.getpid() % 1000, 2)
     try:
-        product = Product.start(home, ROUTERS="2", ROUTER_INTERNAL_PORT=str(first))
+        product = Product.start(home, fleet=2, ROUTERS="2", ROUTER_INTERNAL_PORT=str(first))
         product.ports["ROUTER_INTERNAL_PORT"] = first
         yield product
         assert product.stop() == 0, product.output.read_text()
