@@ -14,6 +14,11 @@ from django.db import connection, transaction
 
 from tenants.rls import SETTING
 
+# How many tables PostgreSQL orders freely when it plans a join; what a longer one has beyond that is joined as it is written. Long ones of ours read
+# a row with all that it refers to, by the ids in it, and the written order is a good one. To try all orders took 6 ms for an endpoint (eleven joins),
+# which is read in 0.2 ms; now it is 1 ms. Transaction-local, as the scope is.
+FREELY_JOINED = "4"
+
 
 class ScopeError(Exception):
     """A programmer's mistake: tenant rows were asked for outside a scope. Never shown to a caller as a refusal."""
@@ -29,7 +34,7 @@ def current() -> UUID | None:
 
 def _set(value: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config(%s, %s, true)", [SETTING, value])
+        cursor.execute("SELECT set_config(%s, %s, true), set_config('join_collapse_limit', %s, true)", [SETTING, value, FREELY_JOINED])
 
 
 @contextmanager

@@ -44,6 +44,22 @@ def test_without_a_scope_tables_are_empty_and_refuse_writes() -> None:
         Scope.objects.create(tenant_id=acorn, path="x")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_a_scope_sets_ends_with_its_transaction() -> None:
+    """How freely joins are planned, as well as the tenant: a pooled connection carries neither to its next user."""
+
+    def said() -> tuple[str, str | None]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('join_collapse_limit'), nullif(current_setting('saltroute.tenant', true), '')")
+            limit, tenant = cursor.fetchone()
+            return limit, tenant
+
+    before, acorn = said(), uuid.uuid4()
+    with tenant_scope(acorn):
+        assert said() == ("4", str(acorn))
+    assert said() == before == ("8", None)
+
+
 def test_a_row_cannot_be_written_for_another_tenant() -> None:
     """WITH CHECK: a scoped session cannot plant rows elsewhere."""
     acorn, birch = _tenant("acorn"), _tenant("birch")
