@@ -26,7 +26,7 @@ PARKED_S = 1.0  # how long what came too early waits for what it continues
 MAX_SIBLINGS = 64
 MAX_MARKS = 1024  # processes whose counters are remembered
 MAX_PARKED = 256
-MAX_WAITING = 64  # beats of one sibling that came before their turn
+MAX_WAITING = 64  # beats of one sibling that came before their turn; then what they wait for is given up
 MAX_OPEN_BLOCKS = 262_144  # digests kept for settling, over all siblings
 WINDOW = 256  # counters that may come late
 
@@ -196,8 +196,10 @@ class Siblings:
             self._keep(sibling, {here.engines[load.engine]: load for load in beat.loads if load.engine in here.engines}, now_s)
         if sibling.next is None:
             sibling.next = beat.number
-        if beat.number > sibling.next and len(sibling.waiting) < MAX_WAITING:
+        if beat.number > sibling.next:
             sibling.waiting[beat.number] = (beat, now_s)
+            if len(sibling.waiting) > MAX_WAITING:
+                self._give_up(sibling)
         else:
             sibling.next = max(sibling.next, beat.number + 1)
             self._merge(sibling, beat, now_s, here, effects)
@@ -212,6 +214,12 @@ class Siblings:
             if by:
                 self._clocks.setdefault(url, WorkClock()).change(by, now_s)
         sibling.loads = loads
+
+    def _give_up(self, sibling: _Sibling) -> None:
+        """Wait no longer for what comes before the first beat that waits. All that wait come after ``next``, so it only grows."""
+        due = min(sibling.waiting)
+        self.counts["lost"] += due - (sibling.next or 0)
+        sibling.next = due
 
     def _follow(self, sibling: _Sibling, here: Here, effects: Effects) -> None:
         """Merge the beats whose turn it is."""
@@ -314,9 +322,7 @@ class Siblings:
                 continue
             self._expire(sibling, now_s, here.index)
             if sibling.waiting and now_s - min(at_s for _, at_s in sibling.waiting.values()) > PARKED_S:
-                due = min(sibling.waiting)
-                self.counts["lost"] += due - (sibling.next or 0)
-                sibling.next = due
+                self._give_up(sibling)
                 self._follow(sibling, here, effects)
         kept = [one for one in self._parked if one.until_s >= now_s]
         self.counts["orphaned"] += len(self._parked) - len(kept)

@@ -253,6 +253,30 @@ def test_a_beat_that_never_comes_is_waited_for_and_given_up() -> None:
     receiver.hear([lost])
 
 
+@pytest.mark.parametrize("lost", [set(), {5}, {5, 6, 40}], ids=["nothing", "one", "some"])
+def test_a_lost_beat_of_a_busy_sibling_is_given_up_for_good(monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> None:
+    """More beats come within the time that a lost one is waited for than may wait: what comes after them is merged in order all the same, now and
+    later, and what was lost is counted once."""
+    monkeypatch.setattr(siblings, "MAX_WAITING", 4)
+    monkeypatch.setattr(peering, "WHOLE_CHAIN_BLOCKS", 32)
+    sender, receiver = Sender(ONE), Receiver()
+    receiver.hear(sender.said)
+    for number in range(2, 300):
+        sender.settle(0, confirmed=True)
+        sender.place(b"n" * 16, WORDS[number % len(WORDS)], URLS[0])
+        sender.speak()
+        now_s = number / 50
+        if number not in lost:
+            receiver.hear(sender.said[-1:], now_s)
+        receiver.siblings.tick(now_s, receiver.here)
+    (one,) = receiver.siblings._known.values()
+    assert (one.next, len(one.waiting), receiver.siblings.counts["lost"]) == (300, 0, len(lost))
+    assert receiver.siblings.counts["placed"] == 298 - len(lost)
+    assert receiver.siblings.open_placements() == 1
+    ends = [receiver.index.match(b"n" * 16, chain(word), URLS[0], 2.0, owner=OWNERS[0]) for word in WORDS]
+    assert {(match.blocks - len(word), match.source) for word, match in zip(WORDS, ends, strict=True)} == {(0, "inferred")}
+
+
 def test_a_lost_settlement_does_not_stay_open() -> None:
     sender, receiver = Sender(ONE), Receiver()
     sender.place(b"n" * 16, "xy", URLS[0])
