@@ -65,7 +65,8 @@ def test_what_cannot_run_is_refused_by_its_field(acorn: House, tmp_path: Path) -
         ("policy: ettft\npolicy: weighted\n", "spec.policy: Line 2"),
         ("- ettft\n", "spec: A policy document is a mapping"),
         ("", "spec: Write a policy document"),
-        ("x: " + "[" * 5000, "spec: This is no YAML"),
+        ("x: " + "[" * 5000, "spec: A policy document has at most 20 levels"),
+        ("x: " + "[" * 19 + "]" * 19, "spec.x: Is not a field"),  # so many are read
     ):
         file.write_text(text)
         with pytest.raises(CommandError, match=r"^" + said.replace(".", r"\.")):
