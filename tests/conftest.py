@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import hypothesis
 import pytest
@@ -97,6 +98,27 @@ def as_app(request: pytest.FixtureRequest) -> Iterator[None]:
         except DatabaseError:
             # the test broke its transaction; the rollback that follows takes SET ROLE back with it
             assert connection.in_atomic_block
+
+
+@pytest.fixture(scope="session", autouse=True)
+def static_files_listed_once() -> Iterator[None]:
+    """Every test client builds the middleware anew, and WhiteNoise then lists and reads the headers of all static files. They stay as they are while
+    tests run, so what was listed under the same settings is taken again."""
+    from whitenoise.middleware import WhiteNoiseMiddleware
+
+    listed: dict[tuple[object, ...], dict[str, object]] = {}
+    by_listing = WhiteNoiseMiddleware.add_files_from_finders
+
+    def add_files_from_finders(self: Any) -> None:
+        asked = (self.static_prefix, self.max_age, self.charset, self.allow_all_origins, self.add_headers_function)
+        if asked not in listed:
+            by_listing(self)
+            listed[asked] = dict(self.files)
+        self.files.update(listed[asked])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", add_files_from_finders)
+        yield
 
 
 @pytest.fixture

@@ -72,8 +72,9 @@ class Plan:
         return self.child("migrate", [sys.executable, "manage.py", "migrate", "--noinput"], self._database("saltroute_owner"))
 
     def manage(self, name: str, *arguments: str, extra: Mapping[str, str] | None = None) -> Child:
-        """A management command with the rights of the control plane."""
-        return self.child(name, [sys.executable, "manage.py", *arguments], {**self._control("control"), **(extra or {})})
+        """A management command with the rights of the control plane. Django's checks of the code are :meth:`migrate`'s, once a start."""
+        argv = [sys.executable, "manage.py", *arguments, "--skip-checks"]
+        return self.child(name, argv, {**self._control("control"), **(extra or {})})
 
     def leave_for_commands(self) -> None:
         """Write the control plane's environment to ``run/manage.env`` (0600), where manage.py finds it."""
@@ -106,7 +107,7 @@ class Plan:
     def _worker(self, queue: str) -> Service:
         argv = [sys.executable, "-m", "celery", "-A", "settings.celery", "worker", "-Q", queue, "-n", f"{queue}@saltroute"]
         argv += ["-P", "threads", "-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-        env = self._control("worker")
+        env = self._control("worker") | {"CELERY_SKIP_CHECKS": "1"}  # as in :meth:`manage`: they import every page, which no worker serves
         if queue == "keys":
             env |= self._root()
         if queue == "audit":

@@ -47,6 +47,13 @@ def test_the_table_is_complete(table: dict[str, Child]) -> None:
     assert set(table) == {"migrate", "apply", "fleet", "control", *workers, "celery-beat", "ingest", "router"}
 
 
+def test_code_is_checked_once_a_start(table: dict[str, Child]) -> None:
+    """By the migration, with the code that all of them run: checks take a third of a command's and of a worker's start."""
+    workers = {name for name, child in table.items() if child.env.get("CELERY_SKIP_CHECKS")}
+    assert workers == {f"celery-{queue}" for queue in ("publish", "keys", "audit", "bulk")}
+    assert {name for name, child in table.items() if "--skip-checks" in child.argv} == {"apply"}
+
+
 def test_several_routers_share_one_port_and_nothing_else(home: Home) -> None:
     table = _table(home, ROUTERS="3")
     assert "router" not in table
