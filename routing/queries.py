@@ -353,7 +353,7 @@ def _status(router_id: str, value: bytes | None, tenant_id: UUID) -> RouterStatu
         return None
     try:
         report = msgspec.json.decode(value, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     versions = report.get("versions")
     applied = versions.get(str(tenant_id)) if isinstance(versions, dict) else None

@@ -13,6 +13,7 @@ import redis
 from routing import queries
 
 MAX_NAMESPACES_A_REPLICA = 8
+MAX_NUMBER = 1e11  # of seconds: the year 5138, which a date still holds
 DEFAULT_BLOCK_TOKENS = 32  # an unknown block size: vLLM's 16 and 32 are both within it, and a prompt has 32 such blocks
 
 
@@ -57,12 +58,12 @@ def join(documents: Iterable[bytes]) -> Reports:
     for document in documents:
         try:
             report = msgspec.json.decode(document, type=dict[str, Any])
-        except msgspec.MsgspecError:
+            at = number(report.get("at")) or 0.0
+            spoken = {url: _engine(said, at) for url, said in _mapping(report.get("replicas")).items() if url.isprintable()}
+        except (msgspec.MsgspecError, RecursionError):
             continue
         count += 1
-        at = _number(report.get("at")) or 0.0
-        for url, said in _mapping(report.get("replicas")).items():
-            engine = _engine(said, at)
+        for url, engine in spoken.items():
             if url not in engines or engines[url].reported_at < at:
                 engines[url] = engine
         for replica_id, namespaces in _mapping(report.get("unserved")).items():
@@ -80,9 +81,9 @@ def _engine(said: object, at: float) -> EngineReport:
         condition=str(facts.get("condition", ""))[:40],
         build=digest(build),
         block_tokens=block_tokens if isinstance(block_tokens, int) and 0 < block_tokens <= 1024 else None,
-        started_at=_number(facts.get("started_at")),
+        started_at=number(facts.get("started_at")),
         models=tuple(one for one in models if isinstance(one, str))[:256] if isinstance(models, list) else (),
-        waiting=_number(facts.get("waiting")),
+        waiting=number(facts.get("waiting")),
         reported_at=at,
     )
 
@@ -91,7 +92,7 @@ def digest(build: object) -> str:
     """A build as kept: up to 64 characters; what a router gives in another shape is digested."""
     if build is None or build == "":
         return ""
-    if isinstance(build, str) and len(build) <= 64:
+    if isinstance(build, str) and len(build) <= 64 and build.isprintable():
         return build
     return hashlib.sha256(msgspec.json.encode(build, order="sorted")).hexdigest()
 
@@ -100,5 +101,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def number(value: object) -> float | None:
+    """A time, a duration or a count that a router said, of any size; None where it is none, or none that can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
+        return None
+    return float(value)

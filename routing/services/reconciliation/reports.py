@@ -15,7 +15,7 @@ import redis
 
 from routing import queries
 from routing.core.reconcile_facts import EngineWord, Mismatch, Rank, RouterWord
-from routing.services.audits.reports import digest
+from routing.services.audits.reports import digest, number
 from tenants.queries import parse_uuid
 
 MAX_ENGINES = 10_000  # in one report
@@ -24,6 +24,7 @@ MAX_TENANTS = 100_000
 MAX_ARTIFACTS = 1000
 MAX_MISMATCHES = 1000
 MAX_TOKENS = 1 << 40
+MAX_DIGITS = 18  # of a version
 _NAME = re.compile(r"[\w.:@/-]{1,100}")
 _WORD = re.compile(r"[\w .,:;()%-]{1,120}")
 _URL = re.compile(r"https?://[!-~]{1,490}")
@@ -49,7 +50,7 @@ def read(timeout_s: float) -> Heard:
             versions = client.hgetall(queries.VERSIONS)
     except redis.RedisError:
         return Heard()
-    published = {key.decode(errors="replace"): int(value) for key, value in versions.items() if value.isdigit()}
+    published = {key.decode(errors="replace"): int(value) for key, value in versions.items() if value.isdigit() and len(value) <= MAX_DIGITS}
     return Heard(reachable=True, routers=parse(value for value in values if isinstance(value, bytes)), published=published)
 
 
@@ -59,11 +60,11 @@ def parse(documents: Iterable[bytes]) -> tuple[RouterWord, ...]:
     for document in documents:
         try:
             report = msgspec.json.decode(document, type=dict[str, Any])
+            router_id = report.get("router_id")
+            if isinstance(router_id, str) and _NAME.fullmatch(router_id):
+                found[router_id] = _router(router_id, report)
         except (msgspec.MsgspecError, RecursionError):
             continue
-        router_id = report.get("router_id")
-        if isinstance(router_id, str) and _NAME.fullmatch(router_id):
-            found[router_id] = _router(router_id, report)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -71,7 +72,7 @@ def _router(router_id: str, report: Mapping[str, Any]) -> RouterWord:
     versions = list(_mapping(report.get("versions")).items())[:MAX_TENANTS]
     refused = list(_mapping(report.get("refused")).items())[:MAX_TENANTS]
     engines = list(_mapping(report.get("replicas")).items())[:MAX_ENGINES]
-    tokens, at_s = _mapping(report.get("tokens")), _number(report.get("at")) or 0.0
+    tokens, at_s = _mapping(report.get("tokens")), number(report.get("at")) or 0.0
     others = list(_mapping(_mapping(tokens.get("artifacts")).get("others")).items())[:MAX_ARTIFACTS]
     return RouterWord(
         router_id=router_id,
@@ -100,7 +101,7 @@ def _mismatches(rows: list[Any]) -> Iterator[Mismatch]:
 
 
 def _engine(said: Mapping[str, Any], at_s: float) -> EngineWord:
-    away_since_s = _number(said.get("away_since"))
+    away_since_s = number(said.get("away_since"))
     return EngineWord(
         condition=_word(said.get("condition")),
         away_since_s=away_since_s,
@@ -116,7 +117,7 @@ def _engine(said: Mapping[str, Any], at_s: float) -> EngineWord:
 
 def _ranks(said: Mapping[str, Any], at_s: float) -> tuple[Rank, ...]:
     """The engine's state is that of its worst rank; ``residency_for_s`` is how long it has lasted."""
-    state, lasting_s = _word(said.get("residency")), _number(said.get("residency_for_s"))
+    state, lasting_s = _word(said.get("residency")), number(said.get("residency_for_s"))
     if not state:
         return ()
     return (Rank(0, state, _word(said.get("residency_reason")), None if lasting_s is None else at_s - lasting_s),)
@@ -146,7 +147,3 @@ def _list(value: object) -> list[Any]:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_TOKENS else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

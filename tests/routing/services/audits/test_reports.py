@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from routing.services.audits.reports import EngineReport, Reports, digest, join
 
@@ -30,6 +31,25 @@ def test_what_is_malformed_is_passed_over() -> None:
     assert found.engines["y"].condition == "reachable"
     assert found.unserved == {"r1": (), "r2": ("ns-a",)}
     assert join([]) == Reports(engines={}, unserved={})
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e308", "-1", "-1e308", "1" + "0" * 12])
+def test_a_number_that_none_can_be_is_passed_over(number: str) -> None:
+    """It ends no run of anybody's: neither the report's time, nor an engine's, which becomes a date."""
+    said = '{"at": 3.5, "replicas": {"%s": {"condition": "ok", "started_at": %s, "waiting": %s}}}'
+    (odd,) = join([(said % (URL, number, number)).encode()]).engines.values()
+    assert odd == EngineReport(condition="ok", reported_at=3.5)
+    (right,) = join([(said % (URL, "1e9", "7")).encode()]).engines.values()
+    assert (right.started_at, right.waiting) == (1e9, 7.0)
+    assert join([f'{{"at": {number}, "replicas": {{"{URL}": "ok"}}}}'.encode()]).engines[URL].reported_at == 0.0
+
+
+def test_what_cannot_be_read_or_stored_is_passed_over() -> None:
+    nested = b'{"at": 1.0, "replicas": {"%s": {"build": %s}}}'
+    deep = [nested % (URL.encode(), b"[" * depth + b"]" * depth) for depth in (500, 900, 990, 5000)]
+    assert join([*deep, report(2.0, {URL: {"build": "b1"}})]).engines[URL].build == "b1"
+    odd = join([report(1.0, {URL: {"build": "b\0"}, "http://a\0b": {"build": "b"}})])
+    assert (list(odd.engines), len(odd.engines[URL].build)) == ([URL], 64)
 
 
 def test_a_build_is_kept_short() -> None:

@@ -66,15 +66,28 @@ def test_a_routers_words_are_words() -> None:
 
 
 json_values: Any = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.integers() | st.just(10**400) | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
     max_leaves=8,
 )
 names = st.sampled_from(["versions", "refused", "replicas", "tokens", "at", "state"])
-inner_names = st.sampled_from([URL, str(TENANT), "artifacts", "parity", "others", "residency", "trust", "models", "block_size_tokens"])
+times = ["away_since", "residency_for_s"]
+inner_names = st.sampled_from([URL, str(TENANT), "artifacts", "parity", "others", "residency", "trust", "models", "block_size_tokens", *times])
 nested: Any = st.dictionaries(inner_names, st.dictionaries(inner_names, json_values, max_size=4) | json_values, max_size=4)
 
 
 @given(st.dictionaries(names, nested | json_values, max_size=6))
 def test_no_report_breaks_the_reader(report: dict[str, Any]) -> None:
     assert parsed(**report).router_id == "r1"
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e308", "-1e308"])
+def test_a_number_that_none_can_be_is_passed_over(number: str) -> None:
+    """The rest of the report counts, and times can be told from one another."""
+    said = '{"router_id": "r1", "at": %s, "replicas": {"%s": {"condition": "ok", "away_since": %s, "residency": "exact", "residency_for_s": %s}}}'
+    for at_s in ("100.0", number):
+        (word,) = reports.parse([(said % (at_s, URL, number, number)).encode()])
+        assert word.at_s in (100.0, 0.0)
+        assert word.engines[URL] == EngineWord("ok", ranks=(Rank(0, "exact"),))
+    (word,) = reports.parse([(said % ("100.0", URL, "58.0", "40.0")).encode()])
+    assert word.engines[URL] == EngineWord("ok", away_since_s=58.0, away_for_s=42.0, ranks=(Rank(0, "exact", "", 60.0),))

@@ -517,6 +517,19 @@ def test_a_deleted_tenant_that_is_still_served(place: Place, platform: Any) -> N
     assert place.valkey.hget("saltroute:versions", str(place.tenant.id)) is not None
 
 
+def test_one_routers_numbers_and_a_version_too_long_keep_nobody_from_the_sweep(place: Place) -> None:
+    """Neither the number that no float holds nor the version that no integer is read from; what is wrong elsewhere is found."""
+    place.valkey.set("saltroute:router:odd", b'{"router_id": "odd", "at": 1%s}' % (b"0" * 400))
+    place.valkey.hset("saltroute:versions", str(uuid.uuid4()), "9" * 5000)
+    place.valkey.delete(f"saltroute:snap:{place.tenant.id}")
+    with place.later(20):
+        running.sweep()
+    with place.later(40):
+        ended = [one for one in running.sweep() if one.run.tenant_id == place.tenant.id]
+    assert [(one.run.state, one.run.routers) for one in ended] == [("finished", 2)]
+    assert [row.kind for row in place.rows() if row.kind == "snapshot_unpublished"] == ["snapshot_unpublished"]
+
+
 def test_a_sweep_whose_time_is_over_goes_on_where_it_ended(place: Place, birch: Any) -> None:
     """No time at all: the first tenant waits for the next sweep, which begins with it."""
     assert running.sweep(within_s=-1.0) == []
