@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from routing.core import blocks
 from routing.core.event_contents import Contents
 from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Applied, Group, Medium, Name, Owner, Segment, Table, Target, Unusable
+from routing.core.event_windows import Window, agreed
 from routing.core.kv_events import Batch, Cleared, Removed, Stored
 
 Chain = Callable[[int], Sequence[bytes]]  # block size in tokens -> digests of whole blocks
@@ -231,23 +232,25 @@ class EventIndex:
         """As :meth:`match_chain`, of several KV groups, or of one that needs no more than a window."""
         tokens = gpu_tokens = 1 << 62
         lowest, unit = 0, 1
-        for group in sorted(table.groups.values(), key=_windowed):
-            digests = chain(group.block_tokens)
+        windows = []
+        for group in table.groups.values():
+            block_tokens, digests = group.block_tokens, chain(group.block_tokens)
+            unit = math.lcm(unit, block_tokens)
             segment = group.segments.get(ns_key)
-            unit = math.lcm(unit, group.block_tokens)
             if segment is None:
-                held = gpu = tier = 0
+                tokens = 0
             elif group.window_blocks is None:
                 held, gpu, tier = self._held(segment, digests)
+                lowest = max(lowest, tier)
+                tokens = min(tokens, held * block_tokens)
+                gpu_tokens = min(gpu_tokens, gpu * block_tokens)
             else:
-                held = gpu = _window(segment, digests, min(tokens // group.block_tokens, len(digests)), group.window_blocks)
-                tier = 0
-            lowest = max(lowest, tier)
-            tokens = min(tokens, held * group.block_tokens)
-            gpu_tokens = min(gpu_tokens, gpu * group.block_tokens)
+                tokens = min(tokens, len(digests) * block_tokens)
+                windows.append(Window(segment.held, digests, block_tokens, group.window_blocks))
             if not tokens:
                 break
-        tokens -= tokens % unit
+        tokens = agreed(tokens, unit, windows)
+        gpu_tokens = min(gpu_tokens, tokens)
         gpu_tokens -= gpu_tokens % unit
         removed_s = max([_removed_s(group, chain, tokens) for group in table.groups.values()])
         size = next(iter(table.groups.values())).block_tokens
@@ -373,24 +376,6 @@ class EventIndex:
         return (contents.blocks + contents.remains) * BLOCK_BYTES + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
 
 
-def _windowed(group: Group) -> bool:
-    return group.window_blocks is not None
-
-
 def _removed_s(group: Group, chain: Chain, tokens: int) -> float:
     digests, place = chain(group.block_tokens), tokens // group.block_tokens
     return group.gone.get(digests[place], -math.inf) if place < len(digests) else -math.inf
-
-
-def _window(segment: Segment, digests: Sequence[bytes], most: int, window_blocks: int) -> int:
-    """The longest prefix, of at most ``most`` blocks, whose last ``window_blocks`` blocks (or all, if shorter) are held."""
-    held = segment.held
-    end, run = most, 0
-    for position in range(most - 1, -1, -1):
-        if digests[position] in held:
-            run += 1
-            if run == window_blocks:
-                return end
-        else:
-            end, run = position, 0
-    return end if run == end else 0

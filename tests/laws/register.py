@@ -29,6 +29,7 @@ STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
 KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
+EVENT_WINDOWS = "tests/routing/core/test_event_windows.py"
 TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
 SANDBOX = "tests/routing/prompts/test_sandbox.py"
 SEGMENTS = "tests/routing/prompts/test_segments.py"
@@ -760,6 +761,27 @@ _EVENTS = [
         "if generation is not None and generation != table.generation:",
         "if False:",
         (f"{EVENT_INDEX}::test_batches_of_other_generations_and_of_targets_that_are_not_there_are_refused",),
+    ),
+    Mutant(
+        "what one window cuts is not asked of the others again",
+        "routing/core/event_windows.py",
+        "        if tokens == asked:\n            return tokens\n",
+        "        return tokens\n",
+        (EVENT_WINDOWS,),
+    ),
+    Mutant(
+        "a window reaches back from inside another group's block",
+        "routing/core/event_windows.py",
+        "            tokens -= tokens % unit\n",
+        "",
+        (EVENT_WINDOWS,),
+    ),
+    Mutant(
+        "windows that cut one another are asked for ever",
+        "routing/core/event_windows.py",
+        "    for _ in range(MAX_ROUNDS):\n",
+        "    while True:\n",
+        (EVENT_WINDOWS,),
     ),
     Mutant(
         "an answer believed although the engine removed what it showed",
