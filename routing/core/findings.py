@@ -7,7 +7,7 @@ are once a minute, so much of what differs for a moment is only late. It is *res
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -129,8 +129,10 @@ def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, 
     """Hold what was found against what is kept, in order of keys. ``blind``: no router was heard, so what rests on their word is left as it is.
     At most ``repairs`` are asked for; the rest comes up again.
 
-    The same again, at the same time, changes nothing and repairs nothing.
+    The same again, at the same time, changes nothing and repairs nothing. A run whose clock was ahead left times that are yet to come: they count as
+    now, so that patience, lingering and waits between repairs are never longer than they are meant to be.
     """
+    held = {key: _until(now_s, before) for key, before in held.items()}
     seen: dict[Key, Finding] = {}
     for finding in sorted(found):
         seen.setdefault(finding.key, finding)
@@ -143,6 +145,12 @@ def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, 
         if key not in seen and not (blind and _from_routers(key)):
             steps.append(_unseen(key, before, now_s))
     return tuple(sorted(steps, key=lambda step: step.key))
+
+
+def _until(now_s: float, held: Held) -> Held:
+    """As it is kept, without a time after now."""
+    repaired_s = None if held.repaired_s is None else min(held.repaired_s, now_s)
+    return replace(held, first_seen_s=min(held.first_seen_s, now_s), last_seen_s=min(held.last_seen_s, now_s), repaired_s=repaired_s)
 
 
 def _from_routers(key: Key) -> bool:

@@ -238,7 +238,7 @@ def of_fleet(noted: Noted, heard: Heard, now_s: float) -> tuple[FleetFacts, Note
         if not ref.deleted:
             with tenant_scope(ref.tenant_id):
                 urls.update(Replica.objects.filter(tenant_id=ref.tenant_id).values_list("url", flat=True))
-    remembered = {name: at_s for name, at_s in (noted.routers or {}).items() if now_s - at_s < ROUTER_KEPT_S}
+    remembered = {name: min(at_s, now_s) for name, at_s in (noted.routers or {}).items() if now_s - at_s < ROUTER_KEPT_S}
     facts = FleetFacts(
         urls=frozenset(urls),
         tenants=frozenset(ref.tenant_id for ref in refs),

@@ -44,7 +44,7 @@ class _Use:
 def look(tenant_id: UUID, rows: list[Replica], noted: Noted, now: datetime) -> Noted:
     """Look again if it is time to, in the owner's scope. Where the decisions take too long, nothing is known of them until the next time."""
     kept = [row for row in rows if row.dedicated_namespace is not None and isolation.serves_one(row)][:MAX_LOOKED_UP]
-    fresh = now.timestamp() - noted.assignments_at_s < LOOK_S
+    fresh = 0 <= now.timestamp() - noted.assignments_at_s < LOOK_S  # a look in the future was one by a clock that was wrong
     if fresh and all(noted.assignments.get(str(row.id), ("",))[0] == row.dedicated_namespace for row in kept):
         return noted
     found: dict[str, tuple[str, Assignment]] = {}

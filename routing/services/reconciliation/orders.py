@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from routing.core.findings import State
 from routing.models import ReconciliationFinding, ReconciliationRun
@@ -51,8 +51,9 @@ def begin(*, tenant_id: UUID, trigger: str, now: datetime, run_id: UUID | None =
         if not cursor.fetchone()[0]:
             return None
     runs = ReconciliationRun.objects.filter(tenant_id=tenant_id)
-    running, since = runs.filter(state="running"), now - timedelta(seconds=RUN_S)
-    running.filter(started_at__lt=since).update(state="broken", reason="the worker ended before the run did", finished_at=now)
+    running, longest = runs.filter(state="running"), timedelta(seconds=RUN_S)
+    gone = Q(started_at__lt=now - longest) | Q(started_at__gt=now + longest)  # from the future: its worker's clock was wrong
+    running.filter(gone).update(state="broken", reason="the worker ended before the run did", finished_at=now)
     if running.exists():
         return None
     waiting = runs.filter(state="queued").order_by("created_at")

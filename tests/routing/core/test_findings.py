@@ -99,6 +99,34 @@ def test_a_repair_is_asked_for_once_then_ever_more_rarely_then_not() -> None:
     assert one(again).repair == "release"
 
 
+REFUSED = Finding("snapshot_refused", "router", "r1", subject="r1", explanation="refused")
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 86_400.0], ids=["control", "a day ahead"])
+@pytest.mark.parametrize("wrong", [0, 1, 2], ids=["first seen", "opened", "repaired"])
+def test_a_run_whose_clock_was_ahead_delays_nothing_by_that(wrong: int, ahead_s: float) -> None:
+    """Which run it was: found open, repaired and repaired again within what their waits add up to, and an event ends when it has lingered."""
+    held: dict[Key, Held] = {}
+    repaired: list[float] = []
+    for number in range(40):
+        now_s = NOW_S + 60 * number + (ahead_s if number == wrong else 0.0)
+        steps = settle(held, [REFUSED, EVENT], now_s)
+        repaired += [60 * number for step in steps if step.repair]
+        held = kept(steps, held)
+    assert len(repaired) == MAX_REPAIRS
+    assert repaired[0] <= 120
+    assert repaired[-1] <= 60 * (2 + wrong) + 3 * REPAIR_AGAIN_S
+    assert {at_s <= NOW_S + 60 * 40 for one in held.values() for at_s in (one.first_seen_s, one.last_seen_s, one.repaired_s or 0.0)} == {True}
+
+
+def test_an_event_last_seen_in_the_future_lingers_no_longer_than_others() -> None:
+    linger_s = KINDS["block_size_changed"].linger_s
+    held = kept(settle({}, [EVENT], NOW_S + 86_400))
+    held = kept(settle(held, [], NOW_S), held)
+    assert state(one(settle(held, [], NOW_S + linger_s - 1))) is State.OPEN
+    assert state(one(settle(held, [], NOW_S + linger_s))) is State.RESOLVED
+
+
 def test_what_is_not_repairable_or_beyond_the_bound_is_not_repaired() -> None:
     assert one(settle({}, [replace(REPAIRED, repairable=False)], NOW_S)).repair is None
     many = [replace(REPAIRED, subject_id=str(number)) for number in range(5)]

@@ -12,6 +12,8 @@ from django.utils import timezone
 from routing.models import AuditRun, Endpoint, Pool, ReconciliationFinding, ReconciliationRun, Replica
 from routing.services import endpoints, publishing
 from routing.services.reconciliation import orders, running
+from routing.services.reconciliation.facts import ROUTER_KEPT_S, Noted, of_fleet
+from routing.services.reconciliation.reports import Heard
 from tenants import changes
 from tenants.scoping import tenant_scope
 from tests.routing.services.rows import ACTOR, actions
@@ -229,7 +231,8 @@ def test_an_assignment_that_has_an_effect_is_never_taken_away(place: Place, stat
     assert (place.replica().dedicated_namespace is None) is freed
 
 
-def test_an_assignment_whose_namespace_cannot_come_again(place: Place) -> None:
+@pytest.mark.parametrize(("looked_s", "again_s"), [(1000, 2000), (86_400, 0)], ids=["later", "after a look by a clock that was ahead"])
+def test_an_assignment_whose_namespace_cannot_come_again(place: Place, looked_s: float, again_s: float) -> None:
     """It was used, then the endpoint's epoch was rotated. Only told: an engine that may ignore salts must lose its cache first."""
     from tests.routing.services.reconciliation.place import decide
 
@@ -241,12 +244,12 @@ def test_an_assignment_whose_namespace_cannot_come_again(place: Place) -> None:
         replica_id=place.replica_ids[0],
         namespace=NAMESPACE,
     )
-    assert place.found(1000) == {}
+    assert place.found(looked_s) == {}
     with tenant_scope(place.tenant.id):
         endpoints.rotate_epoch(tenant_id=place.tenant.id, actor=ACTOR, endpoint_id=place.endpoint_id, reason="test")
     place.publish()
     place.report()
-    with place.later(2000):
+    with place.later(again_s):
         (only,) = place.run().findings
     assert (only.kind, only.repairs) == ("assignment_dead", 0)
     assert "endpoint.rotate_epoch" in only.explanation
@@ -317,6 +320,16 @@ def test_a_run_has_a_tenant_alone_and_a_dead_one_frees_it(place: Place) -> None:
     assert running.run(place.tenant.id, trigger="beat") is None
     with place.later(orders.RUN_S + 1):
         assert place.run().run.state == "finished"
+    with tenant_scope(place.tenant.id):
+        assert ReconciliationRun.objects.get(id=first.id).state == "broken"
+
+
+def test_a_dead_run_of_a_worker_whose_clock_was_ahead_frees_the_tenant_too(place: Place) -> None:
+    """It would have the tenant until that clock's time has come."""
+    with place.later(86_400), tenant_scope(place.tenant.id):
+        first = orders.begin(tenant_id=place.tenant.id, trigger="beat", now=timezone.now())
+    assert first is not None
+    assert place.run().run.state == "finished"
     with tenant_scope(place.tenant.id):
         assert ReconciliationRun.objects.get(id=first.id).state == "broken"
 
@@ -515,6 +528,15 @@ def test_a_deleted_tenant_that_is_still_served(place: Place, platform: Any) -> N
     assert ended is not None
     assert [(one.kind, one.severity) for one in ended.findings] == [("deleted_tenant_served", "critical")]
     assert place.valkey.hget("saltroute:versions", str(place.tenant.id)) is not None
+
+
+def test_a_router_heard_by_a_clock_that_was_ahead_is_remembered_no_longer_than_others(place: Place) -> None:
+    at_s = timezone.now().timestamp()
+    noted = Noted(sizes={}, assignments={}, routers={"r1": at_s + 1800, "r2": at_s})
+    facts, noted = of_fleet(noted, Heard(reachable=True), at_s)
+    assert set(facts.routers_before) == {"r1", "r2"}
+    facts, noted = of_fleet(noted, Heard(reachable=True), at_s + ROUTER_KEPT_S)
+    assert facts.routers_before == {}
 
 
 def test_one_routers_numbers_and_a_version_too_long_keep_nobody_from_the_sweep(place: Place) -> None:
