@@ -93,30 +93,30 @@ async def look(plane: Plane, keys: Keys, order: Order) -> CheckReport:
     credential = None if order.credential is None else keys.open_credential(order.tenant, order.check, order.credential)
     entry = ReplicaEntry(id=order.check, name="check", url=order.url, engine=order.engine)  # type: ignore[arg-type]  # the door checked the family
     replica = ReplicaView(entry=entry, engine=ENGINES[order.engine], credential=credential, credential_opens=True)
-    listed = await _get(plane, replica, "/v1/models")
-    if listed is None:
+    models = await _get(plane, replica, "/v1/models")
+    if models is None:
         return UNANSWERED
-    status, models_page = listed
+    status, models_page = models
     if status in (401, 403):
         return CheckReport(answered=True, refused_status=status)
-    if status != 200 or not build.read_models(models_page)[1]:
+    listed = build.read_models(models_page)
+    if status != 200 or not listed.served:
         return UNANSWERED  # whatever else lives there is not the caller's to learn
     version, metrics, sources = await asyncio.gather(*(_get(plane, replica, path) for path in ("/version", "/metrics", "/kv_event_sources")))
-    base, names = build.read_models(models_page)
     endpoint = next((one for one in _endpoints(plane, order)), None)
     asked = order.served_model or (None if endpoint is None else endpoint.entry.served_model)
-    model = asked if asked is not None else base[0].partition("\n")[0] if base else None
+    model = asked if asked is not None else listed.base[0].partition("\n")[0] if listed.base else None
     _, block_tokens = build.read_settings(_ok(metrics))
     ranks, load = kv_sources.read(_ok(sources)), read_load(order.engine, _ok(metrics))
     named = _rank_to_name(plane, replica, load, [one.rank for one in ranks])
     events: Events = "published" if ranks else "drained" if replica.engine.events_path is not None else "none"
     return CheckReport(
         answered=True,
-        family=_family(models_page),
+        family=_family(listed.owner),
         version=build.read_version(_ok(version)) or None,
-        models=[name[:MAX_CHARACTERS] for name in names[:MAX_MODELS]],
+        models=[name[:MAX_CHARACTERS] for name in listed.served[:MAX_MODELS]],
         served_model=model,
-        served=None if asked is None else asked in names,
+        served=None if asked is None else asked in listed.served,
         block_tokens=block_tokens,
         capacity_tokens=load.capacity_tokens,
         events=events,
@@ -206,14 +206,9 @@ async def _parity(plane: Plane, replica: ReplicaView, endpoint: Any, order: Orde
     return ParityFound(state=found.state, sample=found.sample, position=found.position, compared=found.compared, why=found.why)
 
 
-def _family(page: bytes) -> str | None:
+def _family(owner: str | None) -> str | None:
     """What the engine says that it is, from ``owned_by`` of its first model."""
-    try:
-        rows = msgspec.json.decode(page, type=dict[str, Any]).get("data")
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    owner = rows[0].get("owned_by") if isinstance(rows, list) and rows and isinstance(rows[0], dict) else None
-    return owner[:MAX_CHARACTERS] if isinstance(owner, str) and owner.isprintable() else None
+    return owner[:MAX_CHARACTERS] if owner is not None and owner.isprintable() else None
 
 
 def _ok(answer: tuple[int, bytes] | None) -> bytes:

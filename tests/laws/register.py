@@ -58,6 +58,7 @@ PLANE_AUTHENTICATION = ("tests/routing/dataplane/test_authentication.py",)
 PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
 FORMER_TEXTS = ("tests/tenants/services/test_former_texts.py",)
 OBJECTIVE = "tests/routing/dataplane/test_objective.py"
+BUILD = "tests/routing/core/test_build.py"
 FIRST_BYTE = "tests/routing/dataplane/test_first_byte.py"
 
 
@@ -931,6 +932,20 @@ _TRANSFERS = [
 
 _OVERLOAD = [
     Mutant(
+        "what an engine's page holds beside what is looked for is built",
+        "routing/core/build.py",
+        "        return decoder.decode(body)\n",
+        "        return decoder.decode(body) if msgspec.json.decode(body) else None\n",
+        (f"{BUILD}::test_a_page_of_little_lists_is_read_without_building_them",),
+    ),
+    Mutant(
+        "a list of as many models as an engine likes",
+        "routing/core/build.py",
+        'if body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_SIGNS:',
+        "if False:",
+        (f"{BUILD}::test_a_page_of_little_lists_is_read_without_building_them",),
+    ),
+    Mutant(
         "a pool that is spilled to judged by the isolation of another",
         "routing/dataplane/view.py",
         "replace(home, pool=spill, replicas=opened[spill.id])",
@@ -1539,7 +1554,7 @@ _REPLICA_CHECKS = [
     Mutant(
         "a replica test that tells a service from nothing",
         "routing/dataplane/checks.py",
-        "if status != 200 or not build.read_models(models_page)[1]:",
+        "if status != 200 or not listed.served:",
         "if status == 0:",
         (f"{_DOOR_CHECKS}::test_what_is_no_engine_is_told_from_nothing_by_nobody",),
     ),

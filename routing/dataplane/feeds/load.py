@@ -181,8 +181,9 @@ async def identify(plane: Plane, replica: ReplicaView, engine: Engine) -> None:
         engine.sources = kv_sources.read(sources)
     if models is not None:
         engine.facts.version = build.read_version(version)
-        engine.facts.models, engine.facts.served = build.read_models(models)
-        engine.facts.adapters, engine.facts.lists_all = build.read_adapters(models)
+        listed = build.read_models(models)
+        engine.facts.models, engine.facts.served = listed.base, listed.served
+        engine.facts.adapters, engine.facts.lists_all = listed.adapters, listed.whole
         engine.facts.listed_s = time.monotonic()
         engine.facts_due_s = time.monotonic() + FACTS_S
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +26,10 @@ def _model(name: str, root: str = "/srv/model", parent: str | None = None, creat
 
 
 def _facts(version: str = "0.32.0", models: list[dict[str, Any]] | None = None, page: bytes = PAGE) -> Facts:
-    base, served = build.read_models(msgspec.json.encode({"object": "list", "data": [_model("tiny")] if models is None else models}))
+    listed = build.read_models(msgspec.json.encode({"object": "list", "data": [_model("tiny")] if models is None else models}))
     settings, block_tokens = build.read_settings(page)
     found = build.read_version(msgspec.json.encode({"version": version}))
-    return Facts(version=found, models=base, served=served, settings=settings, block_tokens=block_tokens)
+    return Facts(version=found, models=listed.base, served=listed.served, settings=settings, block_tokens=block_tokens)
 
 
 USUAL = _facts().digest("vllm")
@@ -100,8 +102,8 @@ _leaves = st.none() | st.integers(-(2**60), 2**60) | st.text(max_size=5)
 @given(st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner)))
 def test_no_document_is_too_odd_to_be_read(document: object) -> None:
     page = msgspec.json.encode(document)
-    base, served = build.read_models(page)
-    assert all(isinstance(one, str) for one in (build.read_version(page), *base, *served))
+    listed = build.read_models(page)
+    assert all(isinstance(one, str) for one in (build.read_version(page), *listed.base, *listed.served, *listed.adapters))
 
 
 def _list(*rows: Any) -> bytes:
@@ -122,5 +124,54 @@ def _list(*rows: Any) -> bytes:
     ],
 )
 def test_a_list_that_could_not_be_kept_whole_is_no_list(body: bytes, adapters: set[str], whole: bool) -> None:
-    found, all_of_them = build.read_adapters(body)
-    assert (set(found), all_of_them) == (adapters, whole)
+    listed = build.read_models(body)
+    assert (set(listed.adapters), listed.whole) == (adapters, whole)
+
+
+LITTLE = b"[]," * 300_000 + b"[]"
+
+
+def _peak_bytes(read: Callable[[bytes], object], page: bytes) -> int:
+    tracemalloc.start()
+    try:
+        read(page)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("read", "page", "found"),
+    [
+        (build.read_version, b'{"version":"1","x":[%s]}' % LITTLE, "1"),
+        (build.read_models, b'{"data":[%s]}' % LITTLE, build.Listed()),
+        (build.read_models, b'{"data":[{"id":"m","x":[%s]}]}' % LITTLE, build.Listed()),
+    ],
+)
+def test_a_page_of_little_lists_is_read_without_building_them(read: Callable[[bytes], object], page: bytes, found: object) -> None:
+    """900 kB that would be 300,000 objects, made on the event loop. The control builds them."""
+    assert read(page) == found
+    assert _peak_bytes(read, page) < 1_000_000
+    assert _peak_bytes(msgspec.json.decode, page) > 10_000_000
+
+
+def test_the_longest_list_that_vllm_would_write_in_a_megabyte_is_read() -> None:
+    """The bound on signs does not meet an engine's own list: vLLM 0.32 writes each model with its permissions."""
+    permission = {
+        "id": "modelperm-86a1e0d9d1a54c4b", "object": "model_permission", "created": 1, "allow_create_engine": False, "allow_sampling": True,
+        "allow_logprobs": True, "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*",
+        "group": None, "is_blocking": False,
+    }  # fmt: skip
+    page = _list(*[_model(f"m{number}") | {"owned_by": "vllm", "permission": [permission]} for number in range(2000)])
+    assert len(page) > 800_000
+    listed = build.read_models(page)
+    assert (len(listed.served), listed.whole, listed.owner) == (build.MAX_MODELS, False, "vllm")
+
+
+def test_settings_are_found_in_a_long_page_and_in_one_row_of_bounded_length() -> None:
+    others = b'vllm:num_requests_running{engine="0"} 1.0\n' * 1000
+    assert build.read_settings(others + PAGE + others) == build.read_settings(PAGE)
+    row = PAGE.partition(b"\n")[2]
+    assert build.read_settings(row) == build.read_settings(PAGE)
+    assert build.read_settings(row.replace(b"{", b"{" + b'a="b",' * 100_000)) == (ABSENT, None)
+    assert build.read_settings(row.replace(b"{", b"{" + b'a="b",' * 10)) == build.read_settings(PAGE)
