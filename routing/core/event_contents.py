@@ -66,13 +66,13 @@ class Contents(Holdings):
             return
         if not hashes or table.unusable is not None:
             return
-        if not event.tokens:
+        if tier or not event.tokens:
             self._reach(table, event, tier)
             return
         group = self._group(table, event)
         if group is None:
             return
-        counting = table.counting and tier == 0
+        counting = table.counting
         if counting and event.parent is None and _holds(self.known(group, hashes[0])):
             # A first block stored again: its prompt was computed twice, or its reuse is only reported.
             counting = False
@@ -81,7 +81,7 @@ class Contents(Holdings):
                 self.counters["set_semantics"] += 1
         try:
             place, plain = self._place(group, event)
-            self._put(group, place, event, range(plain), tier, counting=counting)
+            self._put(group, place, event, range(plain), counting=counting)
             if plain < len(hashes):
                 self._ignore(group, hashes[plain:], place.ignored if place.segment is None and not place.salt and not place.orphan else "media")
         except Conflict:
@@ -164,19 +164,17 @@ class Contents(Holdings):
             return Place(ignored="adapter")
         return Place(segment=segment, parent=name.root)
 
-    def _put(self, group: Group, place: Place, event: Stored, positions: range, tier: int, *, counting: bool) -> None:
+    def _put(self, group: Group, place: Place, event: Stored, positions: range, *, counting: bool) -> None:
         hashes, tokens, width = event.hashes, event.tokens, group.width
         if place.segment is not None:
             segment, parent = place.segment, place.parent
             for position in positions:
-                parent = self._credit(
-                    group, segment, parent, hashes[position], tokens[position * width : (position + 1) * width], tier=tier, counting=counting
-                )
+                parent = self._credit(group, segment, parent, hashes[position], tokens[position * width : (position + 1) * width], counting=counting)
         elif place.salt or place.orphan:
             before = event.parent
             for position in positions:
                 hash_ = hashes[position]
-                self._wait(group, place, before, hash_, tokens[position * width : (position + 1) * width], tier=tier, counting=counting)
+                self._wait(group, place, before, hash_, tokens[position * width : (position + 1) * width], counting=counting)
                 before = hash_
         else:
             self._ignore(group, hashes[: len(positions)], place.ignored)
@@ -187,9 +185,9 @@ class Contents(Holdings):
                     self._adopt(group, hash_, event.continued, put)
 
     def _credit(
-        self, group: Group, segment: Segment, parent: bytes, hash_: Hash, tokens: bytes, *, tier: int, counting: bool, lanes: int = 0
+        self, group: Group, segment: Segment, parent: bytes, hash_: Hash, tokens: bytes, *, tier: int = 0, counting: bool, lanes: int = 0
     ) -> bytes:
-        """One block under a parent's digest; returns its own. ``lanes``: the copies it was waiting with."""
+        """One block under a parent's digest; returns its own. ``lanes``: the copies it was waiting with, ``tier`` the fastest that has one."""
         known = self.known(group, hash_)
         if isinstance(known, Block):
             if known.parent != parent or known.segment != segment.number:
@@ -218,7 +216,7 @@ class Contents(Holdings):
         self.counters["stored"] += 1
         return digest
 
-    def _wait(self, group: Group, place: Place, parent: Hash | None, hash_: Hash, tokens: bytes, *, tier: int, counting: bool) -> None:
+    def _wait(self, group: Group, place: Place, parent: Hash | None, hash_: Hash, tokens: bytes, *, tier: int = 0, counting: bool) -> None:
         """One block that is parked (its salt has no claim) or an orphan (its parent is unknown)."""
         known = self.known(group, hash_)
         lanes = 0
@@ -268,7 +266,11 @@ class Contents(Holdings):
         self.counters[f"ignored_{reason}"] += len(hashes)
 
     def _reach(self, table: Table, event: Stored, tier: int) -> None:
-        """An event without tokens: blocks that are known reached another tier."""
+        """An event of a slower tier, or without tokens: blocks that are known reached that tier, others are passed over.
+
+        A connector's events stand beside the engine's own and say less: no salt, no media, sizes and hashes of their own. So they give no block to
+        anybody, and contradict nothing.
+        """
         for hash_ in event.hashes:
             group = table.groups.get(event.group)
             known = None if group is None else self.known(group, hash_)

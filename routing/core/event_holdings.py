@@ -137,7 +137,7 @@ class Holdings:
         for hash_ in event.hashes:
             known = self.known(group, hash_)
             if known is None:
-                if hash_ in group.ignored:
+                if hash_ in group.ignored and not tier:
                     del group.ignored[hash_]
                     self.ignored -= 1
                 else:

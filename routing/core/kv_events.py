@@ -42,7 +42,7 @@ class EventError(ValueError):
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive blocks of one chain became findable (or, with no tokens, reached another tier).
+    """Consecutive blocks of one chain became findable (or, with no tokens, reached another tier: only the hashes of such an event are read).
 
     ``tokens`` holds ``len(hashes) * block_tokens`` packed ids, or nothing. ``extra_keys`` has one entry for each block, or is None: then no block has
     any. ``parent`` is the engine's hash of the block before the first; None: the first is a prompt's first. ``continued``, never from the wire:
@@ -247,6 +247,9 @@ def _event(wire: _StoredWire | _RemovedWire | _ClearedWire) -> Event:
 
 def _stored(wire: _StoredWire) -> Event:
     hashes, token_ids, block_tokens = wire.block_hashes, wire.token_ids, wire.block_size
+    if not _in_gpu(wire):
+        group, size = wire.group_idx or 0, max(0, block_tokens)
+        return Stored(_hashes(hashes), None, b"", size, wire.medium, group=group, locality=wire.locality, ownership=wire.ownership)
     if token_ids and (block_tokens < 1 or len(token_ids) != len(hashes) * block_tokens):
         raise EventError(f"token_ids: {len(token_ids)} ids for {len(hashes)} blocks of {block_tokens}")
     try:
@@ -273,6 +276,11 @@ def _stored(wire: _StoredWire) -> Event:
         wire.ownership,
         wire.cache_salt,
     )
+
+
+def _in_gpu(wire: _StoredWire) -> bool:
+    """Whether blocks were stored where the engine computes. Of other places hashes alone are of use: connectors cut tokens and keys at will."""
+    return wire.locality != "REMOTE" and (wire.medium is None or wire.medium.upper() == "GPU")
 
 
 def _hashes(hashes: tuple[Hash, ...]) -> tuple[Hash, ...]:

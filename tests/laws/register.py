@@ -750,6 +750,20 @@ _EVENTS = [
         (f"{EVENT_INDEX}::test_one_hash_for_two_blocks_fails_closed",),
     ),
     Mutant(
+        "what a connector says of a slower tier gives somebody a block",
+        "routing/core/event_contents.py",
+        "        if tier or not event.tokens:\n",
+        "        if not event.tokens:\n",
+        (EVENT_INDEX, EVENT_LAWS),
+    ),
+    Mutant(
+        "what leaves a slower tier is forgotten to be nobody's",
+        "routing/core/event_holdings.py",
+        "if hash_ in group.ignored and not tier:",
+        "if hash_ in group.ignored:",
+        (f"{EVENT_INDEX}::test_a_slower_tier_gives_nobody_a_block_that_the_engine_did_not_name",),
+    ),
+    Mutant(
         "another adapter's blocks under one salt",
         "routing/core/event_contents.py",
         "elif segment.adapter != adapter:",

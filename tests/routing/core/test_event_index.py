@@ -247,9 +247,41 @@ def test_events_without_tokens_name_nobody_new_and_unknown_media_are_counted() -
 
 
 def test_what_is_elsewhere_is_the_slowest_tier() -> None:
-    event = msgspec.structs.replace(_root([1], "a", medium="CPU"), locality="REMOTE")
-    match = _holding(event).match(ns_key("A"), chain("A", "a"), TARGET, 0.0)
+    event = msgspec.structs.replace(_reached([1], "CPU"), locality="REMOTE")
+    match = _holding(_root([1], "a"), event, Removed((1,))).match(ns_key("A"), chain("A", "a"), TARGET, 0.0)
     assert (match.blocks, match.lower_blocks, match.medium) == (0, 1, "STORAGE")
+
+
+_CPU = Stored((1,), None, blocks.pack(tokens("a")), 2, "CPU")
+
+
+@pytest.mark.parametrize(
+    ("said", "as_gpu"),
+    [
+        (_CPU, "hash_conflict"),  # Mooncake's store names no keys
+        (msgspec.structs.replace(_CPU, hashes=(1, 2), tokens=blocks.pack(tokens("ab")), spec_kind="full_attention"), "hash_conflict"),  # offloading
+        (msgspec.structs.replace(_CPU, hashes=(777,), tokens=blocks.pack(tokens("ab")), block_tokens=4), "block_size"),  # LMCache's chunks
+        (_root([2], "x", medium="CPU"), "hash_conflict"),
+        (_root([2], "x", "B", medium="CPU"), "hash_conflict"),
+        (_root([9], "a", medium="CPU", group=1, kind="mamba"), "unknown_spec_kind"),
+    ],
+)
+def test_what_a_connector_says_of_a_slower_tier_contradicts_nothing(said: Stored, as_gpu: str) -> None:
+    """Connectors publish beside the engine, with fewer keys, other sizes and hashes of their own."""
+    index = _index("A", "B")
+    index.apply(TARGET, batch(_root([1, 2], "ab"), said, Removed((2,))), 0.0)
+    match = index.match(ns_key("A"), chain("A", "ab"), TARGET, 0.0)
+    assert (index.unusable(TARGET), match.blocks, match.lower_blocks) == (None, 1, 1 if 2 in said.hashes else 0)
+    index.apply(TARGET, batch(_root([1, 2], "ab"), msgspec.structs.replace(said, medium="GPU")), 0.0)
+    assert index.unusable(TARGET) == as_gpu
+
+
+def test_a_slower_tier_gives_nobody_a_block_that_the_engine_did_not_name() -> None:
+    """Not even where the parent is known: the second block has an image behind the same tokens, which connectors do not tell."""
+    events = (msgspec.structs.replace(_root([1, 2], "ab"), extra_keys=((salt("A"),), (("image", 3),))), stored([2], "b", parent=1, medium="CPU"))
+    index = _holding(*events, _root([7], "x", medium="CPU"), Removed((2,), "CPU"), stored([3], "c", parent=2))
+    assert [index.match(ns_key("A"), chain("A", word), TARGET, 0.0)[:3] for word in ("abc", "x")] == [(1, 2, 0), (0, 0, 0)]
+    assert (index.sizes()[TARGET].credited, index.sizes()[TARGET].ignored) == (1, 2)
 
 
 # -- KV groups -------------------------------------------------------------------------------------------------------------------------------------
@@ -267,7 +299,7 @@ def test_a_prefix_counts_as_far_as_every_group_holds_it() -> None:
 _SOME = st.tuples(st.sampled_from("AB"), st.integers(1, 6), st.sampled_from(["GPU", "CPU"]))
 
 
-@given(st.lists(_SOME, max_size=6), st.lists(_SOME, max_size=4))
+@given(st.lists(_SOME, max_size=8), st.lists(_SOME, max_size=8))
 def test_one_group_is_matched_as_two_alike_are(kept: list[tuple[str, int, str]], gone: list[tuple[str, int, str]]) -> None:
     """The short way of engines with one group comes to what the general way comes to where a second group says the same: blocks, tokens, tiers, age,
     for the own namespace and for others'."""
@@ -390,7 +422,7 @@ def test_a_full_report_adopts_and_counts_nothing_twice() -> None:
 
 def test_a_lower_block_that_orphans_continue_from_memory_is_in_memory() -> None:
     """A run whose parent is unknown may hold a block that is credited already: its copy in GPU memory is counted there like any other."""
-    index = _holding(_root([1, 2], "ab", medium="CPU"))
+    index = _holding(_root([1, 2], "ab"), _reached([1, 2], "CPU"), Removed((2, 1)))
     (segment,) = index._contents.segments.values()
     assert segment.lower == 2
     index.apply(TARGET, batch(stored([9, 2], "xb", parent=8)), 0.0)

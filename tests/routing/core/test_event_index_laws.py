@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -276,6 +277,43 @@ def test_the_same_events_under_the_own_salt_do(name: str) -> None:
     index.apply((URL, 0), batch(stored([1, 2], "ab", keys=[salt(name)], adapter=salt("B"))), 0.0)
     found = {other: index.match(ns_key(other), chain("A", "ab"), (URL, 0), 0.0).blocks for other in "AB"}
     assert found == {"A": 2 if name == "A" else 0, "B": 2 if name == "B" else 0}
+
+
+slower_media = st.sampled_from(["CPU", "cpu", "STORAGE"])
+said_of_slower = st.one_of(
+    st.builds(
+        lambda listed, word, parent, keys, group, kind, medium, size: msgspec.structs.replace(
+            stored(listed, word, parent=parent, keys=keys, group=group, kind=kind, medium=medium), block_tokens=size
+        ),
+        st.lists(st.integers(2**63, 2**63 + 8), min_size=1, max_size=3),
+        words,
+        st.none() | st.integers(2**63, 2**63 + 8),
+        st.lists(hostile_salts, max_size=1),
+        st.sampled_from([0, 0, 1]),
+        st.sampled_from(["full_attention", "mamba"]),
+        slower_media,
+        st.sampled_from([2, 4]),
+    ),
+    st.builds(lambda hash_, medium: Removed((hash_,), medium), st.integers(2**63, 2**63 + 8), slower_media),
+)
+
+
+@given(data=st.data(), steps=st.lists(st.tuples(st.sampled_from(["A", "B", "theirs"]), words), max_size=8))
+def test_whatever_is_said_of_slower_tiers_what_lies_in_gpu_memory_stays(data: st.DataObject, steps: list[tuple[str, str]]) -> None:
+    """Between an engine's own events come a connector's, of any hashes, parents, keys, sizes and groups: nobody's GPU blocks change by them."""
+    engine, plain, beside = Engine(), _claimed("A", "B"), _claimed("A", "B")
+    for name, word in steps:
+        events = engine.run(salt(name), None, word)
+        if data.draw(st.booleans()) and (leaves := engine.leaves()):
+            events += engine.evict(data.draw(st.sampled_from(leaves)))
+        for event in events:
+            plain.apply((URL, 0), batch(event), 0.0)
+            beside.apply((URL, 0), batch(*data.draw(st.lists(said_of_slower, max_size=3)), event), 0.0)
+        consistent(beside)
+    assert beside.unusable((URL, 0)) is None
+    for name, word in product("AB", WORDS):
+        found = [index.match(ns_key(name), chain(name, word), (URL, 0), 0.0).blocks for index in (plain, beside)]
+        assert found[0] == found[1] == engine.holds(salt(name), None, word)
 
 
 def _family(prefix: str = "") -> list[tuple[str, int | None, int]]:

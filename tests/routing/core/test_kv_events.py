@@ -33,12 +33,12 @@ STORED: dict[str, Any] = {
     "group_idx": 3,
     "kv_cache_spec_kind": "sliding_window",
     "kv_cache_spec_sliding_window": 128,
-    "locality": "REMOTE",
+    "locality": "LOCAL",
     "ownership": "me",
     "session_id": "s",
 }
 READ = Stored(
-    (7, 2**64 - 1), 9, blocks.pack([1, 2, 3, 4]), 2, "GPU", "ad", (("ad",), ("ad",)), 3, "sliding_window", 128, "REMOTE", "me"
+    (7, 2**64 - 1), 9, blocks.pack([1, 2, 3, 4]), 2, "GPU", "ad", (("ad",), ("ad",)), 3, "sliding_window", 128, "LOCAL", "me"
 )  # fmt: skip
 
 
@@ -69,15 +69,16 @@ def test_an_array_of_older_vllm_may_end_early() -> None:
 
 def test_sglang_tells_the_salt_in_a_field_of_its_own() -> None:
     """Its array has seven elements and, with a salt, a map behind them; its newer map a field."""
-    values = [[-1, 5], None, [1, 2, 3, 4], 2, None, "CPU_TIER1"]
+    values = [[-1, 5], None, [1, 2, 3, 4], 2, None, "GPU"]
     for event in (
         ["BlockStored", *values, {"cache_salt": salt("A")}],
         {**dict(zip(list(STORED)[1:7], values, strict=True)), "type": "BlockStored", "cache_salt": salt("A"), "session_id": "s"},
     ):
         stored = _one(event)
         assert isinstance(stored, Stored)
-        assert (stored.hashes, stored.medium, stored.extra_keys, salt_of(stored)) == ((2**64 - 1, 5), "CPU_TIER1", None, salt("A"))
-    assert _one(["BlockStored", *values]) == Stored((2**64 - 1, 5), None, READ.tokens, 2, "CPU_TIER1")
+        assert (stored.hashes, stored.medium, stored.extra_keys, salt_of(stored)) == ((2**64 - 1, 5), "GPU", None, salt("A"))
+    assert _one(["BlockStored", *values]) == Stored((2**64 - 1, 5), None, READ.tokens, 2, "GPU")
+    assert _one(["BlockStored", *values[:-1], "CPU_TIER1"]) == Stored((2**64 - 1, 5), None, b"", 2, "CPU_TIER1")
 
 
 def test_hashes_of_32_bytes_and_integers_are_read_alike_from_the_recordings() -> None:
@@ -139,6 +140,16 @@ def test_placeholders_of_other_tiers_have_no_tokens() -> None:
     assert _one({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [], "block_size": 0, "medium": "CPU"}) == Stored(
         (1,), None, b"", 0, "CPU"
     )
+
+
+@pytest.mark.parametrize("place", [{"medium": "cpu"}, {"medium": "STORAGE"}, {"locality": "REMOTE"}])
+def test_of_other_tiers_the_hashes_alone_are_read(place: dict[str, str]) -> None:
+    """Their connectors cut tokens and keys as they like: the last chunk of a prompt is short, and none of it may cost the engine's own events."""
+    event = {**STORED, "token_ids": [1, 2, 3], "extra_keys": [None]}
+    read = _one({**event, **place})
+    assert read == Stored((7, 2**64 - 1), None, b"", 2, place.get("medium", "GPU"), group=3, locality=place.get("locality", "LOCAL"), ownership="me")
+    with pytest.raises(EventError):
+        _one(event)
 
 
 @pytest.mark.parametrize(
