@@ -17,7 +17,7 @@ import tenants.api.urls as routes
 @cache
 def _schema() -> dict[str, Any]:
     out = StringIO()
-    call_command("spectacular", "--validate", "--fail-on-warn", stdout=out)
+    call_command("spectacular", "--fail-on-warn", stdout=out)  # whether it is valid tests/routing/api/test_schema.py asks, of the same description
     schema: dict[str, Any] = yaml.safe_load(out.getvalue())
     return schema
 
@@ -28,7 +28,7 @@ def _own() -> dict[str, Any]:
     return {path: item for path, item in _schema()["paths"].items() if path.split("/")[3] in first}
 
 
-def test_it_is_valid_and_generated_without_a_warning() -> None:
+def test_it_is_generated_without_a_warning() -> None:
     """The whole control API: every view says what it takes and gives."""
     assert _schema()["openapi"].startswith("3.1")
     assert len(_schema()["paths"]) >= len(_own()) > 10
