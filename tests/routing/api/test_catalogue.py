@@ -36,10 +36,13 @@ def test_an_artifact_is_known_by_its_content(acorn: House) -> None:
 
 
 def test_raw_bytes(acorn: House) -> None:
-    """A large file goes as it is, with its name in the query."""
+    """A large file goes as it is, with its name in the query; an empty one is refused like any other empty content."""
     api = acorn.api()
     headers = {"Authorization": f"Bearer {api.token}"}
     path = "/api/v1/artifacts?kind=chat_template&name=t.jinja"
+    empty = api.client.generic("POST", path, b"", headers={**headers, "Content-Type": "application/octet-stream"})
+    refused = empty.json()["error"]
+    assert (empty.status_code, refused["code"], refused["field"], refused["message"]) == (400, "invalid", "content", "The content is empty.")
     answer = api.client.generic("POST", path, b"{{ messages }}", content_type="application/octet-stream", headers=headers)
     assert answer.status_code == 201
     assert answer.json()["sha256"] == hashlib.sha256(b"{{ messages }}").hexdigest()
