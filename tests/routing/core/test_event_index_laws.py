@@ -313,7 +313,7 @@ def test_whatever_is_said_of_slower_tiers_what_lies_in_gpu_memory_stays(data: st
     assert beside.unusable((URL, 0)) is None
     for name, word in product("AB", WORDS):
         found = [index.match(ns_key(name), chain(name, word), (URL, 0), 0.0).blocks for index in (plain, beside)]
-        assert found[0] == found[1] == engine.holds(salt(name), None, word)
+        assert found[0] == found[1] <= engine.holds(salt(name), None, word)
 
 
 def _family(prefix: str = "") -> list[tuple[str, int | None, int]]:
