@@ -13,7 +13,8 @@ from routing.core import filters, pairs, prefix, scheduler, transfer
 from routing.core.candidates import is_full
 from routing.core.types import Ask, Candidate, Decision, NoReplica, Replica
 from routing.dataplane import errors, learn
-from routing.dataplane.choice import Choice, Prompt
+from routing.dataplane.choice import LOOP_DIGESTS, MAX_DIGESTS, Choice, Prompt
+from routing.dataplane.holdings import OFF_LOOP_BYTES
 from routing.dataplane.inflight import Flight
 from routing.dataplane.openai import Call
 from routing.dataplane.picture import Pictures, text
@@ -24,11 +25,18 @@ from routing.dataplane.view import EndpointView, ReplicaView
 _SPLITTING = frozenset({"ettft", "weighted"})  # policies in seconds
 
 
+def work_bytes(call: Call, found: Found, block_sizes: Collection[int]) -> int:
+    """How much work it is to measure a prompt, as bytes of one: tokens and blocks may be as small as a byte."""
+    digests = sum([len(found.ids) // block_tokens for block_tokens in block_sizes]) if found.ids is not None else 0
+    return max(len(call.prompt), digests * (OFF_LOOP_BYTES // LOOP_DIGESTS))
+
+
 def measure(call: Call, namespace: Namespace, bytes_per_token: float, found: Found = NOTHING_FOUND, block_sizes: Collection[int] = ()) -> Prompt:
     """The prompt's chain under the namespace, and its size in tokens: exactly where all of them were found, else by the endpoint's learned ratio.
 
     A prompt shorter than one block has no chain; then the whole of it ranks the cold replicas, so that short prompts spread. Chains of the exact
-    tokens are made here for the block sizes of the endpoint's engines, since here a long prompt is off the event loop.
+    tokens are made here for the block sizes of the endpoint's engines, since here a long prompt is off the event loop; no more than ``MAX_DIGESTS``
+    in all, the widest blocks first. An engine may show blocks of a token each.
     """
     tokens = len(found.ids) if found.ids is not None and found.whole else 0
     ratio = len(call.prompt) / tokens if tokens and call.prompt else call.token_bytes or bytes_per_token
@@ -42,8 +50,9 @@ def measure(call: Call, namespace: Namespace, bytes_per_token: float, found: Fou
         seed=namespace.index_seed,
         token_ids=found.ids,
     )
-    for block_tokens in block_sizes if found.ids is not None else ():
-        prompt.chain(block_tokens)
+    left = MAX_DIGESTS
+    for block_tokens in sorted(block_sizes, reverse=True) if found.ids is not None else ():
+        left -= len(prompt.chain(block_tokens, left))
     return prompt
 
 

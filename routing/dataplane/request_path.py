@@ -17,7 +17,7 @@ from routing.core.body import VALUE_BYTES, signs
 from routing.core.overload import OVERLOADED
 from routing.dataplane import errors, openai, quotas, relay, tokens, upstream
 from routing.dataplane.authenticate import Caller, request_context, request_id, session
-from routing.dataplane.choose import measure
+from routing.dataplane.choose import measure, work_bytes
 from routing.dataplane.dispatch import first_answer
 from routing.dataplane.errors import ApiError
 from routing.dataplane.holdings import Held
@@ -145,7 +145,8 @@ async def prepare(plane: Plane, flight: Flight, endpoint: EndpointView, headers:
     found = await tokens.find(plane, flight)
     flight.inexact = found.inexact
     ratio = plane.endpoint_state(endpoint.entry.id).ratio.bytes_per_token
-    flight.prompt = await plane.workshop.run(flight.owner, len(call.prompt), measure, call, namespace, ratio, found, plane.block_sizes(endpoint))
+    sizes = plane.block_sizes(endpoint)
+    flight.prompt = await plane.workshop.run(flight.owner, work_bytes(call, found, sizes), measure, call, namespace, ratio, found, sizes)
 
 
 async def other_model(plane: Plane, flight: Flight, headers: CIMultiDictProxy[str], refusal: ApiError) -> dict[str, str]:

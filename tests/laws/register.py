@@ -30,6 +30,7 @@ KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
 EVENT_WINDOWS = "tests/routing/core/test_event_windows.py"
+KV_UNKNOWN = "tests/routing/dataplane/feeds/test_kv_unknown.py"
 TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
 SANDBOX = "tests/routing/prompts/test_sandbox.py"
 SEGMENTS = "tests/routing/prompts/test_segments.py"
@@ -776,6 +777,34 @@ _EVENTS = [
         "if generation is not None and generation != table.generation:",
         "if False:",
         (f"{EVENT_INDEX}::test_batches_of_other_generations_and_of_targets_that_are_not_there_are_refused",),
+    ),
+    Mutant(
+        "a prompt has as many digests as engines' blocks are small",
+        "routing/dataplane/choose.py",
+        "        left -= len(prompt.chain(block_tokens, left))\n",
+        "        prompt.chain(block_tokens, left)\n",
+        ("tests/routing/dataplane/test_choose.py",),
+    ),
+    Mutant(
+        "a decision hashes all of a prompt for blocks that were just shown",
+        "routing/dataplane/choice.py",
+        "ids[: most * block_tokens]",
+        "ids",
+        ("tests/routing/dataplane/test_choose.py",),
+    ),
+    Mutant(
+        "chains of small blocks made on the event loop",
+        "routing/dataplane/choose.py",
+        "    return max(len(call.prompt), digests * (OFF_LOOP_BYTES // LOOP_DIGESTS))\n",
+        "    return len(call.prompt)\n",
+        (f"{KV_UNKNOWN}::test_chains_of_small_blocks_are_made_off_the_event_loop",),
+    ),
+    Mutant(
+        "what lies beyond a prompt's longest chain is taken for gone",
+        "routing/dataplane/evidence.py",
+        " or whole_tokens + size <= prompt.exact_tokens\n",
+        "\n",
+        (f"{KV_UNKNOWN}::test_beyond_the_longest_chain_of_a_prompt_history_decides",),
     ),
     Mutant(
         "what one window cuts is not asked of the others again",

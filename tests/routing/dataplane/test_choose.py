@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from array import array
 from pathlib import Path
 from types import FrameType
 
@@ -11,8 +12,12 @@ import msgspec
 import pytest
 
 from namespaces.core.salts import Namespace
+from routing.core import blocks
 from routing.dataplane import openai
-from routing.dataplane.choose import choose, measure
+from routing.dataplane.choice import LOOP_DIGESTS, MAX_DIGESTS
+from routing.dataplane.choose import choose, measure, work_bytes
+from routing.dataplane.holdings import OFF_LOOP_BYTES
+from routing.dataplane.tokens import Found
 from tests.bench.decide import pool
 
 HERE = Namespace(public_id="ns-" + "0" * 32, salt="sr1-a", index_seed=b"a" * 32)
@@ -63,3 +68,31 @@ async def test_one_more_replica_costs_a_decision_so_many_calls(residency: str, m
     """The cost of a decision grows by a bounded number of function calls for each replica, and by some at all."""
     few, many = await _calls(tmp_path / "few", 8, residency), await _calls(tmp_path / "many", 24, residency)
     assert 16 * 10 < many - few <= 16 * most, (many - few) / 16
+
+
+def _exact(count: int) -> Found:
+    return Found(ids=array("I", range(count)), whole=True)
+
+
+def test_a_prompt_has_so_many_digests_at_most_whatever_blocks_engines_show() -> None:
+    """The widest blocks first: those of a token each, which an engine may name, take nothing from the others."""
+    count = MAX_DIGESTS + 100
+    prompt = measure(_call("hello"), HERE, 4.0, _exact(count), (1, 16, 2))
+    lengths = [len(prompt.chain(size)) for size in (16, 2, 1)]
+    assert lengths == [count // 16, count // 2, MAX_DIGESTS - count // 16 - count // 2]
+    assert prompt.chain(1) == blocks.token_chain(HERE.index_seed, range(lengths[2]), 1)
+    short = measure(_call("hello"), HERE, 4.0, _exact(64), (1, 16, 2))
+    assert [len(short.chain(size)) for size in (16, 2, 1)] == [4, 32, 64]
+
+
+def test_blocks_that_nobody_had_shown_when_a_prompt_was_measured_get_a_short_chain() -> None:
+    """It is made on the event loop, where the decision is."""
+    prompt = measure(_call("hello"), HERE, 4.0, _exact(3 * LOOP_DIGESTS), (1,))
+    assert (len(prompt.chain(1)), len(prompt.chain(2)), len(prompt.chain(16))) == (3 * LOOP_DIGESTS, LOOP_DIGESTS, 3 * LOOP_DIGESTS // 16)
+
+
+def test_small_blocks_are_as_much_work_as_a_long_prompt() -> None:
+    short, long = _exact(LOOP_DIGESTS), _exact(16 * LOOP_DIGESTS + 1)
+    assert [work_bytes(_call("hello"), short, sizes) > OFF_LOOP_BYTES for sizes in ((16,), (1,), (1, 2))] == [False, False, True]
+    assert [work_bytes(_call("hello"), long, sizes) > OFF_LOOP_BYTES for sizes in ((16,), (32,), (16, 32), (8,))] == [False, False, True, True]
+    assert work_bytes(_call("x" * OFF_LOOP_BYTES), Found(why_not="deadline"), (16,)) > OFF_LOOP_BYTES

@@ -1,0 +1,60 @@
+"""Where events cannot say all of a prompt although the engine's are exact: what the router remembers itself decides there."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+
+import pytest
+
+from routing.core import blocks
+from routing.dataplane import choose
+from tests.fakes.events import FakeSource, stored
+from tests.fakes.rig import Rig, until
+from tests.routing.dataplane.conftest import MakeRig
+from tests.routing.dataplane.feeds import test_kv as kv
+from tests.routing.dataplane.feeds.test_kv import BLOCK, FAST, asked, chain, exact, forget_fresh, held, prompt, tokens
+
+__all__ = ("source",)
+source = kv.source
+
+
+@pytest.fixture
+async def rig(make_rig: MakeRig) -> Rig:
+    return await make_rig(**FAST)
+
+
+async def test_beyond_the_longest_chain_of_a_prompt_history_decides(rig: Rig, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    salt = await exact(rig, source)
+    await asked(rig, prompt(20))
+    source.say(chain(9, salt))
+    await until(lambda: held(rig, rig.a) == 9)
+    await forget_fresh(rig)
+    seen = (await asked(rig, prompt(20)))["A"]
+    assert (seen.matched_tokens, seen.evidence) == (9 * BLOCK, "event")  # the engine would have told of more
+    monkeypatch.setattr(choose, "MAX_DIGESTS", 9)
+    await forget_fresh(rig)
+    seen = (await asked(rig, prompt(20)))["A"]
+    assert seen.matched_tokens > 18 * BLOCK
+    assert seen.evidence == "inferred"
+    monkeypatch.setattr(choose, "MAX_DIGESTS", 10)
+    await forget_fresh(rig)
+    assert (await asked(rig, prompt(20)))["A"].matched_tokens == 9 * BLOCK
+
+
+@pytest.mark.parametrize("small", [True, False])
+async def test_chains_of_small_blocks_are_made_off_the_event_loop(small: bool, rig: Rig, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    salt = await exact(rig, source)
+    size = 1 if small else 8
+    source.say({**stored([77], tokens=tokens(1)[:size], salt=salt), "block_size": size, "group_idx": 1})
+    await until(lambda: held(rig, rig.a) == 1)
+    made: dict[int, bool] = {}
+    real = blocks.token_chain
+
+    def noting(seed: bytes, token_ids: array[int], block_tokens: int) -> tuple[bytes, ...]:
+        made[block_tokens] = threading.current_thread() is threading.main_thread()
+        return real(seed, token_ids, block_tokens)
+
+    monkeypatch.setattr(blocks, "token_chain", noting)
+    await asked(rig, prompt(300))
+    assert made == {BLOCK: not small, size: not small}
