@@ -72,7 +72,12 @@ class Contents(Holdings):
         group = self._group(table, event)
         if group is None:
             return
-        counting = table.counting
+        if not self._store_in(table, group, event):
+            self._store_in(table, group, event, again=True)
+
+    def _store_in(self, table: Table, group: Group, event: Stored, *, again: bool = False) -> bool:
+        """False: it brought a twin to light, so what was known of its namespace is forgotten; the event is to be stored ``again``, once."""
+        hashes, counting = event.hashes, table.counting
         if counting and event.parent is None and _holds(self.known(group, hashes[0])):
             # A first block stored again: its prompt was computed twice, or its reuse is only reported.
             counting = False
@@ -81,7 +86,7 @@ class Contents(Holdings):
                 self.counters["set_semantics"] += 1
         try:
             place, plain = self._place(group, event)
-            self._put(group, place, event, range(plain), counting=counting)
+            self._put(group, place, event, range(plain), counting=counting, again=again)
             if plain < len(hashes):
                 self._ignore(group, hashes[plain:], place.ignored if place.segment is None and not place.salt and not place.orphan else "media")
         except Conflict:
@@ -90,7 +95,8 @@ class Contents(Holdings):
         except Twin as twin:
             self.counters["hash_twins"] += 1
             self.drop_segment(twin.segment)
-            self.store(table, event)
+            return False
+        return True
 
     def _group(self, table: Table, event: Stored) -> Group | None:
         group = table.groups.get(event.group)
@@ -164,7 +170,7 @@ class Contents(Holdings):
             return Place(ignored="adapter")
         return Place(segment=segment, parent=name.root)
 
-    def _put(self, group: Group, place: Place, event: Stored, positions: range, *, counting: bool) -> None:
+    def _put(self, group: Group, place: Place, event: Stored, positions: range, *, counting: bool, again: bool) -> None:
         hashes, tokens, width = event.hashes, event.tokens, group.width
         if place.segment is not None:
             segment, parent = place.segment, place.parent
@@ -182,7 +188,7 @@ class Contents(Holdings):
             put = frozenset(hashes) if event.continued else NO_HASHES
             for hash_ in dict.fromkeys(hashes[: len(positions)]):  # once each: all that wait for it are looked at
                 if hash_ in group.waiting_for:
-                    self._adopt(group, hash_, event.continued, put)
+                    self._adopt(group, hash_, event.continued, put, again=again)
 
     def _credit(
         self, group: Group, segment: Segment, parent: bytes, hash_: Hash, tokens: bytes, *, tier: int = 0, counting: bool, lanes: int = 0
@@ -290,9 +296,12 @@ class Contents(Holdings):
 
     # -- waiting blocks -----------------------------------------------------------------------------------------------------------------------------
 
-    def _adopt(self, group: Group, hash_: Hash, continued: frozenset[Hash] = NO_HASHES, put: frozenset[Hash] = NO_HASHES) -> None:
+    def _adopt(
+        self, group: Group, hash_: Hash, continued: frozenset[Hash] = NO_HASHES, put: frozenset[Hash] = NO_HASHES, *, again: bool = False
+    ) -> None:
         """A parent came: the orphans that lacked it go where it is, and theirs after them. Those of an event that is ``continued`` wait for its later
-        pieces, unless they were in the one ``put`` now: adopted already, they would then be stored once more."""
+        pieces, unless they were in the one ``put`` now: adopted already, they would then be stored once more. ``again``: all old names are forgotten
+        already, so an orphan that is a twin is one of what was just stored and goes alone: an engine may have very many wait for one event."""
         stack = [hash_]
         while stack:
             parent_hash = stack.pop()
@@ -304,14 +313,22 @@ class Contents(Holdings):
                 for child_hash in left:
                     group.wait(parent_hash, child_hash)
                 children = [child_hash for child_hash in children if child_hash not in continued or child_hash in put]
-            for child_hash in children:
+            for place, child_hash in enumerate(children):
                 child = group.orphans.get(child_hash)
                 if child is None or child.parent != parent_hash:
                     continue
                 lanes = self.leave_orphans(group, child, listed=False)
                 if isinstance(parent, Block):
                     segment = self.segments[parent.segment]
-                    self._credit(group, segment, parent.digest, child_hash, child.tokens, lanes=lanes, tier=_lowest(lanes), counting=False)
+                    try:
+                        self._credit(group, segment, parent.digest, child_hash, child.tokens, lanes=lanes, tier=_lowest(lanes), counting=False)
+                    except Twin:
+                        self.counters["orphans_dropped"] += 1
+                        if again:
+                            continue
+                        for other in children[place + 1 :]:
+                            group.wait(parent_hash, other)
+                        raise
                     self.counters["orphans_adopted"] += 1
                 elif parent is not None:
                     self._wait(group, self._under(parent), parent_hash, child_hash, child.tokens, tier=_lowest(lanes), counting=False)

@@ -765,6 +765,13 @@ _EVENTS = [
         (f"{EVENT_INDEX}::test_a_slower_tier_gives_nobody_a_block_that_the_engine_did_not_name",),
     ),
     Mutant(
+        "an event is stored anew for every twin that it finds",
+        "routing/core/event_contents.py",
+        "        if not self._store_in(table, group, event):\n            self._store_in(table, group, event, again=True)\n",
+        "        while not self._store_in(table, group, event):\n            pass\n",
+        (f"{EVENT_INDEX}::test_an_event_whose_blocks_each_find_twins_is_stored_twice_at_most",),
+    ),
+    Mutant(
         "another adapter's blocks under one salt",
         "routing/core/event_contents.py",
         "elif segment.adapter != adapter:",

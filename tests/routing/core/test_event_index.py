@@ -583,13 +583,24 @@ def test_a_claim_that_brings_a_conflict_to_light_fails_closed() -> None:
     assert _match(index, "a") <= 1
 
 
-def test_new_hashes_for_known_blocks_replace_the_old() -> None:
-    """An adapter's files were exchanged under one name: the old blocks are there and will never be found again."""
-    index = _holding(_root([1, 2, 3], "abc", adapter="ad"), _root([11, 12], "ab", adapter="ad"))
-    assert _match(index, "abc") == 2
-    index.apply(TARGET, batch(Removed((3, 2, 1)), stored([13], "c", parent=12, adapter="ad")), 0.0)
-    assert _match(index, "abc") == 3
-    assert index.unusable(TARGET) is None
+@pytest.mark.parametrize(("twins", "times"), [(False, 1), (True, 2)])
+def test_an_event_whose_blocks_each_find_twins_is_stored_twice_at_most(twins: bool, times: int) -> None:
+    """After each block two orphans with the same tokens wait. Once for every pair the whole event was stored anew, a megabyte of tokens each time."""
+    word = "abcdefghijklmnop"
+    index = _index("A")
+    for place in range(1, len(word) + 1):
+        index.apply(TARGET, batch(stored([100 + place], "y", parent=place), stored([200 + place], "y" if twins else "z", parent=place)), 0.0)
+    index.apply(TARGET, batch(_root(list(range(1, len(word) + 1)), word)), 0.0)
+    assert index.counters["stored"] <= times * 3 * len(word)
+    assert (index.counters["hash_twins"], index.counters["orphans_dropped"]) == ((1, len(word)) if twins else (0, 0))
+    assert (_match(index, word), _match(index, word[:4] + "y"), index.sizes()[TARGET].orphans) == (len(word), 5, 0)
+
+
+def test_what_waits_with_a_twin_is_adopted_when_the_event_is_stored_again() -> None:
+    index = _index("A")
+    index.apply(TARGET, batch(*[stored([hash_], letter, parent=1) for hash_, letter in ((7, "b"), (8, "b"), (9, "c"))]), 0.0)
+    index.apply(TARGET, batch(_root([1], "a")), 0.0)
+    assert (index.counters["hash_twins"], _match(index, "ac"), index.sizes()[TARGET].orphans) == (1, 2, 0)
 
 
 # -- generations -----------------------------------------------------------------------------------------------------------------------------------
