@@ -20,7 +20,7 @@ from tenants.api.errors import TooLarge
 from tenants.api.pagination import page
 from tenants.api.schema import PAGING, changed, page_of
 from tenants.api.shapes import given
-from tenants.core.errors import Invalid
+from tenants.core.errors import Invalid, referred
 from tenants.core.roles import Permission
 
 _READ_WRITE = {"GET": Permission.READ, "PATCH": Permission.CONFIGURE, "DELETE": Permission.CONFIGURE}
@@ -159,7 +159,8 @@ class AdapterCollection(TenantView):
     def post(self, request: Request) -> Response:
         """Of a model that is declared."""
         wanted = parse(request, shapes.AdapterNew)
-        model_id = queries.model(self.tenant_id, wanted.model).id
+        with referred("model"):
+            model_id = queries.model(self.tenant_id, wanted.model).id
         row = catalogue.create_adapter(tenant_id=self.tenant_id, actor=self.actor, model_id=model_id, name=wanted.name, revision=wanted.revision)
         return self.changed(rows.adapter(row), status=201)
 

@@ -19,7 +19,7 @@ from tenants.api.bodies import Body, parse
 from tenants.api.pagination import page
 from tenants.api.schema import PAGING, changed, page_of
 from tenants.api.shapes import given
-from tenants.core.errors import Invalid, NotFound
+from tenants.core.errors import Invalid, NotFound, referred
 from tenants.core.roles import Permission
 from tenants.queries import all_tenants, tenant_id_of
 
@@ -157,7 +157,8 @@ class ReplicaCollection(ReplicaView):
         found = queries.replicas(self.tenant_id)
         pool = request.query_params.get("pool")
         if pool is not None:
-            found = found.filter(pool=queries.own_pool(self.tenant_id, pool))
+            with referred("pool"):
+                found = found.filter(pool=queries.own_pool(self.tenant_id, pool))
         heard = self.heard()
         return self.answer(page(request, found, by="name").render(lambda row: rows.replica(row, heard)))
 
@@ -165,7 +166,8 @@ class ReplicaCollection(ReplicaView):
     def post(self, request: Request) -> Response:
         """Its address is checked here, and by the router at every connect."""
         fields = _fields(parse(request, pool_shapes.ReplicaNew))
-        pool_id = queries.own_pool(self.tenant_id, fields.pop("pool")).id
+        with referred("pool"):
+            pool_id = queries.own_pool(self.tenant_id, fields.pop("pool")).id
         row = replicas.create(tenant_id=self.tenant_id, actor=self.actor, pool_id=pool_id, **fields)
         return self.changed(rows.replica(row, self.heard()), status=201)
 

@@ -21,7 +21,7 @@ from tenants.api.base import TenantView, describe
 from tenants.api.bodies import Body, parse
 from tenants.api.pagination import page
 from tenants.api.schema import PAGING, changed, page_of
-from tenants.core.errors import NotFound
+from tenants.core.errors import NotFound, referred
 from tenants.core.roles import Permission
 from tenants.queries import parse_uuid
 
@@ -106,15 +106,19 @@ class ReplicaCheckCollection(CheckView):
         """A router asks the address for its models, version, cache settings and events, sends one prompt three times under two salts, and compares
         tokens. Ask for the result by its id. An address that does not answer as an engine does, or may not be used, gives ``answered: false``."""
         wanted = parse(request, ReplicaCheckNew)
+        with referred("pool"):
+            pool_id = queries.own_pool(self.tenant_id, wanted.pool).id
+        with referred("endpoint"):
+            endpoint_id = None if wanted.endpoint is None else queries.endpoint(self.tenant_id, wanted.endpoint).id
         row = replica_checks.order(
             tenant_id=self.tenant_id,
             actor=self.actor,
-            pool_id=queries.own_pool(self.tenant_id, wanted.pool).id,
+            pool_id=pool_id,
             name=wanted.name,
             url=wanted.url,
             engine=wanted.engine,
             served_model=wanted.served_model or "",
-            endpoint_id=None if wanted.endpoint is None else queries.endpoint(self.tenant_id, wanted.endpoint).id,
+            endpoint_id=endpoint_id,
             credential=wanted.credential,
         )
         return self.changed(shown(row), status=201)

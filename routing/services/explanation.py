@@ -22,7 +22,7 @@ from routing.services import publishing
 from tenants import queries
 from tenants.core import scopes
 from tenants.core.api_key import Kind
-from tenants.core.errors import Invalid, NotFound
+from tenants.core.errors import Invalid, NotFound, referred
 from tenants.models import ApiKey
 
 SCOPE_HEADER = "X-Saltroute-Scope"
@@ -55,11 +55,12 @@ def explain(
         NotFound: no such key or model in this tenant.
         Invalid: a header that the router would refuse; ``field`` names it.
     """
-    row = queries.key(tenant_id, Kind.INFERENCE, key)
+    with referred("key"):
+        row = queries.key(tenant_id, Kind.INFERENCE, key)
     snapshot = publishing.build_snapshot(tenant_id, now_s=time.time())
     endpoint = next((entry for entry in snapshot.endpoints if entry.name == model), None)
     if endpoint is None:
-        raise NotFound
+        raise NotFound(field="model")
     if len(headers) > MAX_HEADERS:
         raise Invalid(f"At most {MAX_HEADERS} headers.", field="headers")
     given = CIMultiDictProxy(CIMultiDict(headers))

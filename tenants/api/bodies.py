@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import IO, Annotated, Any, TypeVar
 
@@ -17,6 +17,8 @@ from tenants.core.errors import Invalid
 
 MAX_BODY_BYTES = 1024 * 1024  # of a JSON body, unless the view sets its own max_body_bytes
 Moment = Annotated[datetime, msgspec.Meta(tz=True, description="RFC 3339 with a time zone")]
+_NO_SUCH_WORD = "Invalid enum value "
+_STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 _PLACE = re.compile(r" - at `\$(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -85,7 +87,36 @@ def _invalid(text: str, body: type) -> Invalid:
         return Invalid(f"Unknown field.{known}", field=_join(path, unknown[1]))
     if missing := _MISSING.match(text):
         return Invalid("This field is required.", field=_join(path, missing[1]))
+    if text.startswith(_NO_SUCH_WORD) and (words := _words(body, path)):
+        return Invalid(f"Use one of: {', '.join(words)}.", field=path or None)
     return Invalid(text.replace("`", "") + ".", field=path or None)
+
+
+def _words(body: type, path: str) -> list[str]:
+    """The words that may stand at a path of a body, such as ``kind`` or ``rules[0].kind``; none where no fixed list says."""
+    types = _alternatives(msgspec.inspect.type_info(body))
+    for step in _STEP.findall(path):
+        types = [found for one in types for inner in _inside(one, step) for found in _alternatives(inner)]
+    return [str(word) for one in types for word in _members(one)]
+
+
+def _alternatives(node: Any) -> list[Any]:
+    if isinstance(node, msgspec.inspect.Metadata):
+        return _alternatives(node.type)
+    return [found for one in node.types for found in _alternatives(one)] if isinstance(node, msgspec.inspect.UnionType) else [node]
+
+
+def _inside(node: Any, step: str) -> list[Any]:
+    """What stands at one step into a type: a field's name, or ``[0]`` of a list and ``[...]`` of a mapping."""
+    if not step.startswith("["):
+        return [field.type for field in getattr(node, "fields", ()) if field.encode_name == step]
+    return [inner for name in ("item_type", "value_type") if (inner := getattr(node, name, None)) is not None]
+
+
+def _members(node: Any) -> Iterable[Any]:
+    if isinstance(node, msgspec.inspect.EnumType):
+        return [member.value for member in node.cls]
+    return node.values if isinstance(node, msgspec.inspect.LiteralType) else ()
 
 
 def _join(path: str, name: str) -> str:

@@ -5,7 +5,8 @@ Each class has a stable ``code`` (public, never changes) and an HTTP status. ``f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -30,13 +31,26 @@ class Invalid(Refusal):
 
 
 class NotFound(Refusal):
-    """No such object for this caller. Absent and not-yours are the same answer, byte for byte."""
+    """No such object for this caller. Absent and not-yours are the same answer, byte for byte. ``field``: what refers to it; None: the path."""
 
     code = "not_found"
     http_status = 404
 
-    def __init__(self) -> None:
-        super().__init__("Not found.")
+    def __init__(self, *, field: str | None = None) -> None:
+        super().__init__("Not found.", field=field)
+
+
+@contextmanager
+def referred(field: str) -> Iterator[None]:
+    """What is looked up inside is what ``field`` of the input refers to.
+
+    Raises:
+        NotFound: it is absent; names the field.
+    """
+    try:
+        yield
+    except NotFound:
+        raise NotFound(field=field) from None
 
 
 class Forbidden(Refusal):

@@ -139,7 +139,8 @@ def test_adapters(acorn: House) -> None:
     first = api.post("adapters", {"model": "m1", "name": "lora", "revision": "a1"})
     assert (first.status_code, first.json()["model"], first.json()["generation"]) == (201, "m1", 1)
     assert api.post("adapters", {"model": "m1", "name": "lora", "revision": "a1"}).status_code == 409
-    assert api.post("adapters", {"model": "absent", "name": "lora", "revision": "a1"}).status_code == 404
+    absent = api.post("adapters", {"model": "absent", "name": "lora", "revision": "a1"})
+    assert (absent.status_code, absent.json()["error"]["field"]) == (404, "model")
     assert api.get("adapters/lora").json()["id"] == first.json()["id"]
     api.post("adapters", {"model": "m2", "name": "lora", "revision": "a1"})
     assert api.get("adapters/lora").status_code == 404

@@ -60,7 +60,10 @@ def test_what_the_router_would_refuse_is_named(acorn: House, chat: str, asked: d
 
 def test_strangers_get_the_answer_for_what_is_absent(acorn: House, birch: House, chat: str) -> None:
     answers = [birch.api().get(f"namespaces/explain?key={key}&model=chat").content for key in (chat, ABSENT, "app")]
-    assert answers == [acorn.api().get("namespaces/explain?key=nobody&model=chat").content] * 3
+    unknown = acorn.api().get("namespaces/explain?key=nobody&model=chat")
+    assert answers == [unknown.content] * 3
+    assert unknown.json()["error"]["field"] == "key"
+    assert acorn.api().get("namespaces/explain?key=app&model=nothing").json()["error"]["field"] == "model"
     assert Api().get(f"namespaces/explain?key={chat}&model=chat").status_code == 401
 
 

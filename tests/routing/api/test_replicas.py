@@ -236,11 +236,29 @@ def test_a_stranger_and_an_absent_id_get_the_same_bytes(acorn: House, birch: Hou
         for method, suffix in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/drain"), ("POST", "/resume")):
             answer = api.call(method, f"replicas/{reference}{suffix}", {} if method != "GET" else None)
             answers.add((answer.status_code, answer.content))
-    answer = api.post("replicas", {"pool": pool["id"], "name": "x", "url": "http://127.0.0.1:9007"})
-    answers.add((answer.status_code, answer.content))
     assert len(answers) == 1
     assert answers.pop()[0] == 404
     assert acorn.api().get("replicas/a").json()["state"] == "active"
+
+
+def test_a_pool_that_is_not_there_is_named_by_its_field(acorn: House, birch: House, pool: Any) -> None:
+    """Absent and another's give the same bytes; so does a test of a replica, whose endpoint is named too."""
+    api = birch.api()
+    for path, more in (("replicas", {}), ("replica-checks", {"engine": "vllm"})):
+        answers = [api.post(path, {"pool": one, "name": "x", "url": "http://127.0.0.1:9007", **more}) for one in (pool["id"], ABSENT, "gpu")]
+        assert {(answer.status_code, answer.content) for answer in answers} == {(404, answers[0].content)}
+        assert answers[0].json()["error"] == {"code": "not_found", "message": "Not found.", "field": "pool"}
+        assert acorn.api().post(path, {"pool": "gpu", "name": "x", "url": "http://127.0.0.1:9007", **more}).status_code == 201
+    endpoint = acorn.api().post("replica-checks", {"pool": "gpu", "name": "x", "url": "http://127.0.0.1:9007", "endpoint": "nope"})
+    assert (endpoint.status_code, endpoint.json()["error"]["field"]) == (404, "endpoint")
+    assert acorn.api().get("replicas?pool=nope").json()["error"]["field"] == "pool"
+    assert acorn.api().get("replicas/nope").json()["error"]["field"] is None
+
+
+@pytest.mark.parametrize(("field", "words"), [("engine", "llamacpp, sglang, trtllm, vllm"), ("role", "both, decode, prefill")])
+def test_an_unknown_word_is_told_the_known_ones(acorn: House, pool: Any, field: str, words: str) -> None:
+    refused = new(acorn.api(), **{field: "vLLM"})
+    assert (refused.status_code, refused.json()["error"]["field"], refused.json()["error"]["message"]) == (400, field, f"Use one of: {words}.")
 
 
 def test_whether_routers_reach_it_and_since_when(acorn: House, pool: Any, valkey_url: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import io
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
+from msgspec import UNSET, UnsetType
 from rest_framework.exceptions import ParseError
 
 from tenants.api.bodies import Body, Moment, StrictJsonParser, convert
@@ -17,6 +20,18 @@ from tests.tenants.houses import House
 
 class Inner(Body):
     port: int
+
+
+class Level(enum.Enum):
+    HIGH = "high"
+    LOW = "low"
+
+
+class Chosen(Body):
+    colour: Literal["red", "green"]
+    level: Level | UnsetType | None = UNSET
+    rules: list[Annotated[Literal["allow", "deny"], msgspec.Meta(description="Of a rule.")] | None] = []
+    named: dict[str, list[Literal["one"]]] = {}
 
 
 class Outer(Body):
@@ -55,6 +70,25 @@ def test_an_unknown_field_is_told_the_known_ones() -> None:
     """So that a typo is found."""
     with pytest.raises(Invalid, match="name, flag, at, inner"):
         convert({"name": "x", "nmae": "y"}, Outer)
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "words"),
+    [
+        ({"colour": "Red"}, "colour", "green, red"),
+        ({"colour": "red", "level": "top"}, "level", "high, low"),
+        ({"colour": "red", "rules": ["allow", "drop"]}, "rules[1]", "allow, deny"),
+        ({"colour": "red", "named": {"a.b[0]": ["two"]}}, "named[...][0]", "one"),
+    ],
+)
+def test_a_word_that_is_none_of_a_list_is_told_the_list(value: object, field: str, words: str) -> None:
+    """At any depth; what is no word at all is told that a text is expected."""
+    with pytest.raises(Invalid) as refusal:
+        convert(value, Chosen)
+    assert (refusal.value.field, refusal.value.message) == (field, f"Use one of: {words}.")
+    with pytest.raises(Invalid, match="Expected str, got int"):
+        convert({"colour": 1}, Chosen)
+    assert convert({"colour": "red", "level": "low", "rules": ["deny", None], "named": {"a": ["one"]}}, Chosen).level is Level.LOW
 
 
 def _parse(raw: bytes, limit_bytes: int = 1000) -> Any:
