@@ -44,7 +44,7 @@ def test_the_printed_commands_answer_with_a_stream_and_with_the_reason(product: 
     assert "".join(choice["delta"].get("content") or "" for event in events[:-1] for choice in json.loads(event)["choices"])
     decision_id = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:])["x-saltroute-decision"]
     why = why.replace("/ID ", f"/{decision_id} ")
-    deadline = time.monotonic() + 20  # the record travels by a stream
+    deadline = time.monotonic() + 60  # the record travels by a stream
     while "candidates" not in (answer := _shell(why)) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     assert [row for row in json.loads(answer)["decision"]["candidates"] if row["chosen"]], answer
