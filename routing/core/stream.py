@@ -8,12 +8,11 @@ own, and the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from routing.core import sse
-from routing.core.verdict import Verdict, judge, parse
+from routing.core.verdict import Said, Verdict, judge, parse
 
 DONE = b"[DONE]"
 
@@ -114,13 +113,13 @@ class StreamMeter:
             self.usage.chunks += 1
         return event if self.rename is None else self.rename.apply(event)
 
-    def _is_usage_only(self, payload: object) -> bool:
+    def _is_usage_only(self, said: Said | None) -> bool:
         """Note the usage of a chunk; whether the chunk holds nothing else and is to be hidden."""
-        if not isinstance(payload, dict) or payload.get("usage") is None:
+        usage = None if said is None else said.usage
+        if said is None or usage is None:
             return False
-        self.usage.take(payload["usage"])
-        choices: Any = payload.get("choices")
-        return self.hide_usage and (choices is None or choices == [])
+        self.usage.take(usage)
+        return self.hide_usage and not said.has_choices
 
     @property
     def complete(self) -> bool:

@@ -13,6 +13,7 @@ shutting down. All become one of five verdicts:
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +22,8 @@ import msgspec
 
 Kind = Literal["ok", "client", "busy", "replica", "aborted"]
 MAX_ERROR_BYTES = 64 * 1024
-MAX_VALUES = 4_000_000  # of one answer; each costs up to a hundred bytes once it is read, and an answer may have 64 MiB
+MAX_MEMBER_BYTES = 1024 * 1024  # of what is built of an answer, which may have 64 MiB: a prefill engine's list of 65,536 blocks has 720 KB
+MAX_MEMBER_SIGNS = 1024  # brackets and braces in it
 MAX_MESSAGE_CHARACTERS = 2000
 # The path, the model's name and the credential are ours, so these say that we, or the replica, are set up wrongly.
 _OURS = frozenset({401, 402, 403, 404, 405, 406, 407, 408, 411, 417, 421, 425, 426, 431})
@@ -49,16 +51,128 @@ def kind_of(status: int) -> Kind:
     return "client" if 400 <= status < 500 and status not in _OURS else "replica"
 
 
-def _error_in(payload: object) -> dict[str, Any] | None:
-    """The error object in a payload, in any of the shapes that engines use; None if there is none."""
-    if not isinstance(payload, dict):
+_NOTHING = msgspec.Raw(b"null")
+TEXT_STEP_BYTES = 64 * 1024
+
+
+class _Error(msgspec.Struct):
+    """What is read of an error, as JSON. Whatever else there is is skipped, not built: an answer of 6 MB may be two million lists."""
+
+    message: msgspec.Raw = _NOTHING
+    type: msgspec.Raw = _NOTHING
+    param: msgspec.Raw = _NOTHING
+    code: msgspec.Raw = _NOTHING
+    status: msgspec.Raw = _NOTHING
+    error: msgspec.Raw = _NOTHING
+
+    def words(self) -> dict[str, Any]:
+        """Its texts and numbers."""
+        named = (("message", self.message), ("type", self.type), ("param", self.param), ("code", self.code), ("status", self.status))
+        return {name: value for name, raw in named if not isinstance(value := _built(raw), dict | list | None)}
+
+
+class _Answer(_Error):
+    """What is read of an answer, or of the data of an event. Some engines write an error as the whole of it."""
+
+    object: msgspec.Raw = _NOTHING
+    choices: msgspec.Raw = _NOTHING
+    usage: msgspec.Raw = _NOTHING
+    kv_transfer_params: msgspec.Raw = _NOTHING
+
+
+_error = msgspec.json.Decoder(_Error)
+_answer = msgspec.json.Decoder(_Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an answer says, or the data of an event. ``aborted``: a choice of it was given up."""
+
+    aborted: bool
+    _answer: _Answer
+
+    @property
+    def usage(self) -> object:
+        """Its usage, whatever that is; None where it says nothing of it."""
+        return _built(self._answer.usage)
+
+    @property
+    def transfer(self) -> object:
+        """What a prefill engine hands over, whatever that is; None for nothing."""
+        return _built(self._answer.kv_transfer_params)
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether it has any but an empty list of them."""
+        start = bytes(memoryview(self._answer.choices)[:64])
+        return start.translate(None, b" \t\r\n") not in (b"null", b"[]")
+
+    @property
+    def shaped(self) -> bool:
+        """Whether it is an error in OpenAI's shape."""
+        return bytes(memoryview(self._answer.error)[:1]) == b"{"
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The error in it, in any of the shapes that engines use; None if there is none."""
+        if self.shaped:
+            return _read_error(self._answer.error)
+        start = bytes(memoryview(self._answer.error)[:2])
+        if start[:1] == b'"' and start != b'""':
+            return {"message": _built(self._answer.error)}
+        is_error = "error" in (_built(self._answer.object), _built(self._answer.type))
+        return self._answer.words() if is_error else None
+
+
+def parse(data: bytes) -> Said | None:
+    """What an answer says, or the data of an event; None where it is no JSON object."""
+    if not _is_text(data):
         return None
-    error = payload.get("error")
-    if isinstance(error, dict):
-        return error
-    if isinstance(error, str) and error:
-        return {"message": error}
-    return payload if payload.get("object") == "error" or payload.get("type") == "error" else None
+    try:
+        answer = _answer.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    # In a text its quotes would be escaped.
+    aborted = b'"abort"' in data and (b'"finish_reason":"abort"' in data or b'"finish_reason": "abort"' in data)
+    return Said(aborted, answer)
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether it is UTF-8, which is not looked at in what is skipped. In steps, since a text of megabytes takes up to four times its bytes."""
+    if data.isascii():
+        return True
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(data), TEXT_STEP_BYTES):
+            decoder.decode(data[start : start + TEXT_STEP_BYTES])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _read_error(raw: msgspec.Raw) -> dict[str, Any]:
+    """An error object: its words, and those of one inside."""
+    try:
+        read = _error.decode(raw)
+        inner = {"error": _error.decode(read.error).words()} if bytes(memoryview(read.error)[:1]) == b"{" else {}
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return read.words() | inner
+
+
+def _built(raw: msgspec.Raw) -> Any:
+    """A member's value; None where it is more than is ever looked at, or a number that none is."""
+    size = len(memoryview(raw))
+    if size > MAX_MEMBER_BYTES:
+        return None
+    data = bytes(raw)
+    if size > MAX_MEMBER_SIGNS and data.count(b"[") + data.count(b"{") > MAX_MEMBER_SIGNS:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _status_in(error: dict[str, Any], default: int) -> int:
@@ -71,30 +185,15 @@ def _status_in(error: dict[str, Any], default: int) -> int:
     return 400 if any(word in named for word in _CLIENT_TYPES) else default
 
 
-def _finished_by_abort(payload: object) -> bool:
-    choices = payload.get("choices") if isinstance(payload, dict) else None
-    return isinstance(choices, list) and any(isinstance(choice, dict) and choice.get("finish_reason") == "abort" for choice in choices)
-
-
-def parse(data: bytes) -> object:
-    """JSON, or None where it is none, or more than ``MAX_VALUES`` values: counted by their signs, before anything is built."""
-    if len(data) > MAX_VALUES and data.count(b",") + data.count(b"{") + data.count(b"[") > MAX_VALUES:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def judge(status: int, payload: object) -> Verdict:
-    """Judge an answer by status and parsed body (of a stream: the data of its first event)."""
+def judge(status: int, said: Said | None) -> Verdict:
+    """Judge an answer by its status and what it says (of a stream: the data of its first event)."""
+    error = None if said is None else said.error
     if not 200 <= status < 300:
-        return Verdict(kind=kind_of(status), status=status, error=_error_in(payload))
-    error = _error_in(payload)
+        return Verdict(kind=kind_of(status), status=status, error=error)
     if error is not None:
         inner = _status_in(error, 500)
         return Verdict(kind=kind_of(inner), status=inner, error=error)
-    if _finished_by_abort(payload):
+    if said is not None and said.aborted:
         return Verdict(kind="aborted", status=503)
     return OK
 
@@ -127,5 +226,5 @@ def may_pass(body: bytes, verdict: Verdict, secrets: Sequence[str]) -> bool:
     if verdict.error is None or len(body) > MAX_ERROR_BYTES:
         return False
     text = body.decode("utf-8", "replace").lower()
-    shaped = isinstance(payload := parse(body), dict) and isinstance(payload.get("error"), dict)
+    shaped = (said := parse(body)) is not None and said.shaped
     return shaped and safe_message(verdict.error, secrets) is not None and not any(secret and secret.lower() in text for secret in secrets)

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from routing.core import filters, sse, tracecontext
 from routing.core.breaker import Breaker
-from routing.core.verdict import OK, Verdict, judge, may_pass, misses_model, parse, safe_message
+from routing.core.verdict import OK, Said, Verdict, judge, may_pass, misses_model, parse, safe_message
 from routing.dataplane import errors, outgoing, transfer, upstream
 from routing.dataplane.attempt import Attempt
 from routing.dataplane.errors import ApiError
@@ -43,7 +43,7 @@ class Answer:
     events: list[bytes] = field(default_factory=list)
     splitter: sse.EventSplitter | None = None
     body: bytes = b""
-    payload: object = None
+    said: Said | None = None
 
 
 @dataclass(slots=True)
@@ -182,14 +182,14 @@ async def _ask(plane: Plane, flight: Flight, attempt: Attempt, *, path: str, bod
         begun = await opened.read()
     whole = await opened.read_all(begun, limit_bytes=plane.config.max_answer_bytes, idle_s=plane.config.idle_s, keep=flight.held.keep)
     flight.first_byte_s = time.monotonic()
-    payload = parse(whole)
-    verdict = judge(opened.status, payload)
+    said = parse(whole)
+    verdict = judge(opened.status, said)
     if verdict.kind == "ok":
-        if not isinstance(payload, dict):  # a page of some proxy's under 200 is no completion
+        if said is None:  # a page of some proxy's under 200 is no completion
             verdict = Verdict(kind="replica", status=502)
         else:
             flight.saw_first_byte(attempt, flight.first_byte_s)
-    return Answer(upstream=opened, body=whole, payload=payload), verdict
+    return Answer(upstream=opened, body=whole, said=said), verdict
 
 
 async def _first_event(flight: Flight, attempt: Attempt, opened: Upstream) -> tuple[Answer, Verdict]:

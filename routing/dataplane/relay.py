@@ -25,6 +25,7 @@ from routing.dataplane.state import Plane
 from routing.dataplane.upstream import UpstreamFailed
 
 ERROR_WRITE_S = 1.0
+MAX_MEMBERS_BYTES = 1024 * 1024  # a longer answer is renamed as a stream's events are: it may have more members than can be taken apart at once
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -34,8 +35,8 @@ class ClientStalled(Exception):
 
 def whole(flight: Flight, answer: Answer, headers: Mapping[str, str]) -> web.Response:
     """An answer that does not stream: already read, already judged."""
-    if isinstance(answer.payload, dict):
-        flight.usage.take(answer.payload.get("usage"))
+    if answer.said is not None:
+        flight.usage.take(answer.said.usage)
     flight.end("ok", status=200)
     return web.Response(body=_renamed(flight, answer.body), status=200, headers={**headers, "Content-Type": "application/json"})
 
@@ -45,6 +46,8 @@ def _renamed(flight: Flight, body: bytes) -> bytes:
     rename = _rename(flight)
     if rename is None:
         return body
+    if len(body) > MAX_MEMBERS_BYTES:
+        return rename.apply(body)
     members = _members.decode(body)
     if "model" not in members or flight.call is None:
         return body

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from routing.core import tracecontext
@@ -23,7 +23,7 @@ from routing.core.breaker import Breaker
 from routing.core.pairs import Pair
 from routing.core.record import TransferRecord, TransferResult
 from routing.core.stream import Usage
-from routing.core.verdict import Verdict, judge, parse
+from routing.core.verdict import Said, Verdict, judge, parse
 from routing.dataplane import learn, outgoing, upstream
 from routing.dataplane.patience import UNREACHABLE, Patience
 from routing.dataplane.upstream import Upstream, UpstreamFailed
@@ -118,14 +118,14 @@ async def hand_over(plane: Plane, flight: Flight, *, path: str, trace_parents: l
         transfer.result = "prefill_failed"
         flight.end_prefill()
         return NOTHING
-    payload = parse(whole)
-    verdict = judge(answer.status, payload)
-    if verdict.kind != "ok" or not isinstance(payload, dict):
+    said = parse(whole)
+    verdict = judge(answer.status, said)
+    if verdict.kind != "ok" or said is None:
         return _refused(flight, attempt, transfer, verdict)
-    _computed(plane, flight, attempt, transfer, payload)
+    _computed(plane, flight, attempt, transfer, said)
     hosts = [host for host in (urlsplit(replica.url).hostname, answer.peer) if host]
     try:
-        params = wire.believe(payload.get("kv_transfer_params"), hosts=hosts, request_id=headers["X-Request-Id"])
+        params = wire.believe(said.transfer, hosts=hosts, request_id=headers["X-Request-Id"])
     except wire.TransferError as error:
         attempt.error = f"handed_{error.reason}"
         plane.metrics.attempts_failed.labels(cause=attempt.error).inc()
@@ -176,14 +176,14 @@ def _refused(flight: Flight, attempt: Attempt, transfer: Transfer, verdict: Verd
     return Handed(broke=broke)
 
 
-def _computed(plane: Plane, flight: Flight, attempt: Attempt, transfer: Transfer, payload: dict[str, Any]) -> None:
+def _computed(plane: Plane, flight: Flight, attempt: Attempt, transfer: Transfer, said: Said) -> None:
     """The prompt is resident at the prefill replica, and held there for whoever fetches it; what its answer says is said of that replica."""
     now_s = time.monotonic()
     attempt.first_byte(now_s)
     attempt.succeeded()
     plane.waiting.bursts.first_byte(flight)
     usage = Usage()
-    usage.take(payload.get("usage"))
+    usage.take(said.usage)
     transfer.handed_at_s, transfer.prefill_s, transfer.cached_tokens = now_s, now_s - attempt.started_s, usage.cached_tokens
     learn.learn_prefill(flight, attempt, usage, now_s)
 

@@ -60,6 +60,8 @@ PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
 FORMER_TEXTS = ("tests/tenants/services/test_former_texts.py",)
 OBJECTIVE = "tests/routing/dataplane/test_objective.py"
 BUILD = "tests/routing/core/test_build.py"
+VERDICT = "tests/routing/core/test_verdict.py"
+REQUEST_SHAPES = "tests/routing/dataplane/test_request_shapes.py"
 FIRST_BYTE = "tests/routing/dataplane/test_first_byte.py"
 
 
@@ -946,8 +948,8 @@ _TRANSFERS = [
     Mutant(
         "transfer goes on unread",
         "routing/dataplane/transfer.py",
-        'params = wire.believe(payload.get("kv_transfer_params"), hosts=hosts, request_id=headers["X-Request-Id"])',
-        'params = __import__("msgspec").json.encode(payload.get("kv_transfer_params"))',
+        'params = wire.believe(said.transfer, hosts=hosts, request_id=headers["X-Request-Id"])',
+        'params = __import__("msgspec").json.encode(said.transfer)',
         (f"{PLANE_TRANSFERS}::test_what_an_engine_forges_goes_nowhere",),
     ),
     Mutant(
@@ -981,6 +983,34 @@ _TRANSFERS = [
 ]
 
 _OVERLOAD = [
+    Mutant(
+        "what an answer holds beside what is read is built",
+        "routing/core/verdict.py",
+        "        answer = _answer.decode(data)\n",
+        "        answer = _answer.decode(data) if msgspec.json.decode(data) else None\n",
+        (f"{VERDICT}::test_what_an_answer_holds_beside_what_is_read_is_not_built",),
+    ),
+    Mutant(
+        "a member of an answer that is read has as many lists as an engine likes",
+        "routing/core/verdict.py",
+        'if size > MAX_MEMBER_SIGNS and data.count(b"[") + data.count(b"{") > MAX_MEMBER_SIGNS:',
+        "if False:",
+        (f"{VERDICT}::test_what_an_answer_holds_beside_what_is_read_is_not_built",),
+    ),
+    Mutant(
+        "an answer that is no text goes to a client",
+        "routing/core/verdict.py",
+        "    if not _is_text(data):\n",
+        "    if False:\n",
+        (f"{VERDICT}::test_an_answer_whose_text_is_none_is_no_answer",),
+    ),
+    Mutant(
+        "an answer of as many members as an engine likes is taken apart",
+        "routing/dataplane/relay.py",
+        "    if len(body) > MAX_MEMBERS_BYTES:\n",
+        "    if False:\n",
+        (f"{REQUEST_SHAPES}::test_a_long_answer_gets_the_clients_name_without_being_taken_apart",),
+    ),
     Mutant(
         "what an engine's page holds beside what is looked for is built",
         "routing/core/build.py",

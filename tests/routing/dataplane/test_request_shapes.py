@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.fakes.replica import Script
 from tests.fakes.rig import HI, KEY_A, Rig, bumped, endpoint
 from tests.routing.dataplane.conftest import MakeRig
 
@@ -278,6 +279,18 @@ async def test_the_engines_name_goes_out_and_the_clients_name_comes_back(rig: Ri
     assert b'"model":"fast"' in stream.body
     assert b"m-7b" not in stream.body
     assert {received.json["model"] for received in [*rig.a.requests, *rig.b.requests]} == {"m-7b"}
+
+
+async def test_a_long_answer_gets_the_clients_name_without_being_taken_apart(rig: Rig) -> None:
+    """A megabyte may have a hundred thousand members. The control is short, so its members are read, and written without the blanks between them."""
+    rig.only_a()
+    rig.publish(bumped(rig.acme, endpoints=(endpoint(rig.acme.pools[0], "fast", served_model="m-7b"),)))
+    for size, blank in ((2 * 1024 * 1024, b" "), (1000, b"")):
+        body = b'{"id": "x", "model": "m-7b", "choices": [{"index": 0, "message": {"content": "%s"}}]}' % (b"x" * size)
+        rig.a.on_path["/v1/chat/completions"] = Script(body=body, headers={"Content-Type": "application/json"})
+        answer = await rig.chat({**HI, "model": "fast"})
+        assert answer.json["model"] == "fast"
+        assert answer.body.startswith(b'{"id":%s"x",%s"model":%s"fast",%s"choices"' % (blank, blank, blank, blank))
 
 
 @pytest.mark.parametrize(
