@@ -118,6 +118,7 @@ class Learned:
     kappa: float | None
     verdict: str
     cause: str
+    withholds: bool  # it computes the last block anew that it holds of a prompt
     capacity_tokens: float | None
 
 
@@ -137,6 +138,7 @@ def calibrations(found: queries.Routers, url: str) -> list[Learned]:
                     kappa=_sum(None, trust.get("kappa"), float),
                     verdict=str(trust.get("verdict") or ""),
                     cause=str(trust.get("cause") or ""),
+                    withholds=trust.get("withholds") is True,
                     capacity_tokens=_sum(None, one.get("capacity_tokens"), float),
                 )
             )

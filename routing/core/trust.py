@@ -26,6 +26,8 @@ from math import gcd
 from statistics import median
 from typing import Literal
 
+from routing.core.last_block import LastBlock
+
 Verdict = Literal["fine", "relearn", "demote", "flag"]
 Cause = Literal["template_mismatch", "block_size", "events_lost", "eviction_faster_than_events", "unknown"]
 
@@ -64,7 +66,8 @@ class Answer:
     ``matched_tokens`` is the match that the prediction rests on, ``predicted_tokens`` that match at its confidence, before kappa. ``exact``: the
     prediction came from events, and ``history_tokens`` is the match that history would have made in its place; None: nobody asked it.
     ``counted_tokens`` is the router's own count of the prompt where it is exact; ``pressure`` the share of the engine's cache that the router
-    believes in use; ``gaps`` counts events known to be lost at the target so far.
+    believes in use; ``gaps`` counts events known to be lost at the target so far. ``withheld``: the match leaves out a block that the engine
+    holds and computes anew (:mod:`routing.core.last_block`).
     """
 
     matched_tokens: int
@@ -78,6 +81,7 @@ class Answer:
     age_s: float = 0.0
     pressure: float = 0.0
     gaps: int = 0
+    withheld: bool = False
 
     @property
     def rounding_tokens(self) -> int:
@@ -211,6 +215,7 @@ class Trust:
 
     events: Ledger = field(default_factory=Ledger)
     history: Ledger = field(default_factory=Ledger)
+    last_block: LastBlock = field(default_factory=LastBlock)
     verdict: Verdict = "fine"
     cause: Cause | None = None
     failures: int = 0
@@ -238,6 +243,9 @@ class Trust:
         self.ledger(exact=answer.exact).observe(answer, now_s)
         if not answer.exact:
             return None
+        if answer.block_tokens is not None:
+            held_tokens = answer.matched_tokens + (answer.block_tokens if answer.withheld else 0)
+            self.last_block.observe(held_tokens=held_tokens, cached_tokens=answer.cached_tokens, block_tokens=answer.block_tokens)
         self.since_answers += 1
         if not self.believes_events() or self.since_answers < DWELL:
             return None
@@ -279,6 +287,7 @@ class Report:
     median_error_tokens: float | None
     verdict: Verdict
     cause: Cause | None
+    withholds: bool = False  # it computes the last block anew that it holds of a prompt
 
 
 def summary(accounts: Sequence[Trust], now_s: float) -> Report:

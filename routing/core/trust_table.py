@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from routing.core.trust import ENOUGH, Answer, Change, Report, Trust, Verdict, common_verdict, summary
@@ -33,7 +33,7 @@ class Moved:
 class _AtTarget:
     """One target's accounts of tenants, least recently used first, and what its full reports cost so far."""
 
-    __slots__ = ("answers", "full_report_s", "kappas", "owners", "turn", "verdict")
+    __slots__ = ("answers", "full_report_s", "kappas", "owners", "turn", "verdict", "withholds")
 
     def __init__(self) -> None:
         self.owners: OrderedDict[bytes, Trust] = OrderedDict()
@@ -42,6 +42,7 @@ class _AtTarget:
         self.answers = 0
         self.verdict: Verdict = "fine"
         self.kappas: dict[bool, float] = {}  # by kind of prediction, the median over tenants: seldom asked for, so seldom computed
+        self.withholds = False  # as most tenants' answers say that are enough to say so
 
     def judged(self, target: Target) -> Iterator[Moved]:
         """The target's own verdict, if it is another one now."""
@@ -56,6 +57,12 @@ class _AtTarget:
             known = [ledger.kappa(now_s) for ledger in ledgers if ledger.answers >= ENOUGH]
             self.kappas[exact] = median(known) if known else 1.0
         return self.kappas[exact]
+
+    def look(self) -> None:
+        """Compute anew what all tenants' accounts say together."""
+        self.kappas.clear()
+        told = [account.last_block.withheld for account in self.owners.values() if account.last_block.known]
+        self.withholds = 2 * sum(told) > len(told)
 
 
 class TrustTable:
@@ -76,11 +83,12 @@ class TrustTable:
         if change is not None:
             moved.append(Moved(target, namespace, change))
         account = self._owner(here, owner)
+        withheld_before = account.last_block.withheld
         if account.observe(answer, now_s) is not None or account.events.answers == ENOUGH:
             moved.extend(here.judged(target))
         here.answers += 1
-        if here.answers % REFRESH_ANSWERS == 0:
-            here.kappas.clear()
+        if here.answers % REFRESH_ANSWERS == 0 or account.last_block.withheld != withheld_before:
+            here.look()
         return tuple(moved)
 
     def retry(self, now_s: float) -> tuple[Moved, ...]:
@@ -114,6 +122,14 @@ class TrustTable:
             return True
         return all(account.believes_events() for account in self._accounts(target, owner, namespace))
 
+    def withholds(self, target: Target, owner: bytes) -> bool:
+        """Whether the engine computes the last block anew that it holds of a prompt: by the tenant's own answers, else by most tenants'."""
+        here = self._targets.get(target)
+        if here is None:
+            return False
+        account = here.owners.get(owner)
+        return account.last_block.withheld if account is not None and account.last_block.known else here.withholds
+
     def takes_full_report(self, target: Target, owner: bytes, namespace: bytes, now_s: float) -> bool:
         """Whether this request is one of the few that should ask for the engine's full report. Counts it if so."""
         if not any(account.relearns() for account in self._accounts(target, owner, namespace)):
@@ -146,7 +162,8 @@ class TrustTable:
     def report_of(self, targets: Sequence[Target], now_s: float) -> Report:
         """Several targets' accounts as one: of an engine's ranks."""
         places = [here for target in targets if (here := self._targets.get(target)) is not None]
-        return summary([account for here in places for account in here.owners.values()], now_s)
+        found = summary([account for here in places for account in here.owners.values()], now_s)
+        return replace(found, withholds=any(here.withholds for here in places))
 
     def verdict(self, target: Target) -> Verdict:
         """The target's own: the median over its tenants."""

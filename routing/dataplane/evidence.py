@@ -47,7 +47,8 @@ class Belief(NamedTuple):
 class _Shown(NamedTuple):
     """What events show: tokens, and how many of them to expect. ``silent``: that is all of which events can speak, and the prompt goes on, beyond its
     first image or its longest chain; there history can. ``most_tokens`` is what the engine would take from its cache if it held all; ``removed_s``:
-    when it said that what follows was removed, -inf where it did not of late."""
+    when it said that what follows was removed, -inf where it did not of late. ``withheld_tokens``: a block that it holds and computes anew, which
+    ``tokens`` leave out."""
 
     tokens: int
     most_tokens: int
@@ -57,6 +58,7 @@ class _Shown(NamedTuple):
     removed_s: float
     lower_tokens: float
     tier: str | None
+    withheld_tokens: int
 
 
 def believe(
@@ -67,7 +69,8 @@ def believe(
     target = (url, 0) if rank is None else rank.target
     if standing.state != "history" and not plane.trust.believes_events(target, owner, key):
         standing = UNTRUE
-    shown = _events(plane, standing, key, prompt, now_s=now_s) if standing.state != "history" and prompt.exact else None
+    withheld = plane.trust.withholds(target, owner)
+    shown = _events(plane, standing, key, prompt, now_s=now_s, withheld=withheld) if standing.state != "history" and prompt.exact else None
     bound = shown is not None and standing.state == "exact" and not shown.silent
     history = NO_MATCH
     if prompt.digests:
@@ -77,7 +80,7 @@ def believe(
     held_bytes = prefix.covered_bytes(history.blocks)
     remembered = min(prompt.tokens, int(held_bytes / prompt.bytes_per_token))
     if shown is not None:
-        remembered = min(remembered, shown.most_tokens)
+        remembered = max(0, min(remembered, shown.most_tokens) - shown.withheld_tokens)
     if shown is None or not shown.tokens:
         return Belief(remembered, history.confidence, history.source or "none", history.age_s, standing.state, held_bytes)
     return _both(prompt, shown, history, remembered, standing.state)
@@ -105,7 +108,7 @@ def _both(prompt: Prompt, shown: _Shown, history: Match, remembered: int, state:
     )
 
 
-def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s: float) -> _Shown:
+def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s: float, withheld: bool) -> _Shown:
     sure = P_EVENT * (DURING_GAP if standing.reason in _GAPS else 1.0)
     matches = [plane.events.match_chain(key, prompt.chain, target, now_s) for target in standing.targets]
     if len(matches) == 1:
@@ -127,6 +130,7 @@ def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s:
     whole_tokens = size * len(prompt.chain(size)) if size else 0
     goes_on = prompt.exact_tokens < prompt.tokens or whole_tokens + size <= prompt.exact_tokens
     most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
-    held = min(most_tokens, int(tokens / count))
+    withheld_tokens = size if withheld else 0
+    held = max(0, min(most_tokens, int(tokens / count)) - withheld_tokens)
     expected = min(held * P_EVENT, expected / count)
-    return _Shown(held, most_tokens, expected, goes_on and int(tokens / count) >= whole_tokens > 0, age_s, removed_s, below / count, tier)
+    return _Shown(held, most_tokens, expected, goes_on and int(tokens / count) >= whole_tokens > 0, age_s, removed_s, below / count, tier, withheld_tokens)

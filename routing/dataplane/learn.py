@@ -43,6 +43,7 @@ class Prediction:
     counted_tokens: int | None
     pressure: float
     full_report: bool
+    withheld: bool  # the match leaves out a block that the engine holds and computes anew
     first_use: bool  # of the adapter: the request brings it in
 
 
@@ -73,6 +74,7 @@ def predict(plane: Plane, choice: Choice, prompt: Prompt, *, namespace: bytes, o
         counted_tokens=prompt.exact_tokens if prompt.exact_tokens == prompt.tokens else None,
         pressure=_pressure(plane, choice, prompt),
         full_report=full_report,
+        withheld=exact and plane.trust.withholds(target, owner),
         first_use=chosen.adapter is not None and choice.engine.adapters.dispatched(chosen.adapter, now_s),
     )
 
@@ -205,6 +207,7 @@ def _judge(plane: Plane, attempt: Attempt, call: Call, *, prompt_tokens: int, ca
         age_s=prediction.age_s,
         pressure=prediction.pressure,
         gaps=plane.residency.losses[prediction.target[0]],
+        withheld=prediction.withheld,
     )
     moved = plane.trust.observe(prediction.target, prediction.owner, prediction.namespace, answer, time.monotonic())
     act(plane, moved)

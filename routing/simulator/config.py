@@ -61,6 +61,7 @@ class EngineConfig:
     hash_algorithm: HashAlgorithm = "sha256"
     salt_mode: SaltMode = "honour"
     adapter_slots: int | None = None  # vLLM's max_loras; None: no bound
+    drops_last_block: bool = False  # compute the last block anew that is held of a prompt, as vLLM does with EAGLE and MTP
     event_int_hashes: bool = True  # False: 32-byte digests, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
     time: TimeModel = field(default_factory=TimeModel)
 

@@ -212,6 +212,8 @@ class Engine:
         size = self.config.block_size_tokens
         readable = (len(request.tokens) - 1) // size if request.submission.read_cache else 0
         found = self.pool.longest_prefix(request.digests[:readable])
+        if self.config.drops_last_block:
+            found = found[:-1]
         taken_from_free = sum(block.references == 0 for block in found)
         if -(-len(request.tokens) // size) - len(found) + taken_from_free > self.pool.free_blocks:
             return None

@@ -88,7 +88,7 @@ def test_what_routers_learned_and_what_was_found(town: Town, valkey_url: str) ->
                 "residency": "exact",
                 "capacity_tokens": 4096,
                 "calibration": {"tokens_per_s": 7654.4, "learned": True, "fixed_s": 0.021},
-                "trust": {"kappa": 0.93, "verdict": "fine"},
+                "trust": {"kappa": 0.93, "verdict": "fine", "withholds": True},
             }
         },
     }
@@ -101,6 +101,7 @@ def test_what_routers_learned_and_what_was_found(town: Town, valkey_url: str) ->
         "21 ms",
         "0.93",
         "fine",
+        "last block computed anew",
         "exact",
         "clean &lt;b&gt;audit",
         "Its cache is half of what it was.",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing.core.last_block import SURE
 from routing.core.trust import DWELL, ENOUGH, RETRY_S, Answer
 from routing.core.trust_table import FULL_REPORT_EVERY, FULL_REPORT_GAP_S, REFRESH_ANSWERS, Moved, TrustTable
 from tests.routing.core.test_trust import answer, answers
@@ -51,10 +55,44 @@ def test_of_three_tenants_the_odd_one_decides_nothing_for_a_stranger() -> None:
 def test_others_answers_never_change_what_a_tenant_with_enough_of_its_own_is_told(others: list[tuple[bytes, bytes, Answer]]) -> None:
     table = TrustTable()
     fill(table, good=True, count=ENOUGH)
-    before = kappa(table), kappa(table, namespace=TWO), table.believes_events(T, ACME, ONE)
+    before = kappa(table), kappa(table, namespace=TWO), table.believes_events(T, ACME, ONE), table.withholds(T, ACME)
     for owner, namespace, one in others:
         table.observe(T, owner, namespace, one, 0.0)
-        assert (kappa(table), kappa(table, namespace=TWO), table.believes_events(T, ACME, ONE)) == before
+        assert (kappa(table), kappa(table, namespace=TWO), table.believes_events(T, ACME, ONE), table.withholds(T, ACME)) == before
+
+
+def test_whether_the_last_block_is_computed_anew_a_tenant_says_for_itself_then_most_tenants() -> None:
+    table = TrustTable()
+    for _ in range(SURE):
+        table.observe(T, GLOBEX, TWO, answer(1600, 1584), 0.0)
+    assert (table.withholds(T, GLOBEX), table.withholds(T, ACME), table.withholds(U, ACME)) == (True, True, False)
+    assert table.report(T, 0.0).withholds
+    fill(table, good=True, count=SURE - 1)
+    assert table.withholds(T, ACME)  # not enough of its own
+    fill(table, good=True, count=1)
+    assert (table.withholds(T, GLOBEX), table.withholds(T, ACME)) == (True, False)
+    fill(table, good=True, count=REFRESH_ANSWERS)
+    assert (table.withholds(T, b"stranger"), table.report(T, 0.0).withholds) == (False, False)  # one of two is not most
+    table.forget(T)
+    assert not table.withholds(T, GLOBEX)
+
+
+@pytest.mark.parametrize("block_tokens", [16, 64, 128])
+@pytest.mark.parametrize("drops", [False, True], ids=["control", "speculates"])
+def test_predictions_come_true_to_the_block_at_an_engine_that_computes_the_last_one_anew(block_tokens: int, drops: bool) -> None:
+    """However large its blocks are: events are never left for that."""
+    table, seen = TrustTable(), random.Random(1)
+    moved: list[Moved] = []
+    for _ in range(400):
+        held_tokens = seen.randrange(4, 40) * block_tokens
+        withheld = table.withholds(T, ACME)
+        promised = held_tokens - (block_tokens if withheld else 0)
+        cached = held_tokens - (block_tokens if drops else 0)
+        one = answer(promised, cached, history_tokens=cached - seen.randrange(20), block_tokens=block_tokens, withheld=withheld)
+        moved += table.observe(T, ACME, ONE, one, 0.0)
+    assert not moved
+    assert table.report(T, 0.0).share_exact == 1.0
+    assert kappa(table) > 0.99
 
 
 @given(st.lists(st.tuples(st.sampled_from([T, U]), st.integers(0, 5), st.integers(0, 40)), max_size=200))

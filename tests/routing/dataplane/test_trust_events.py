@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from routing.core.last_block import SURE
 from routing.core.trust import DWELL, MAX_RETRY_S
 from routing.dataplane import learn
 from routing.dataplane.app import Router
@@ -71,9 +72,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def running(state: Path) -> AsyncIterator[Pair]:
+async def running(state: Path, engine: EngineConfig = ENGINE) -> AsyncIterator[Pair]:
     config = Config(router_id="r", state_dir=state, port=0, internal_port=0, allowed_ranges=rig.LOOPBACK, scrape_s=0.05)
-    async with running_fleet(ReplicaConfig(engine=ENGINE, model="m-7b"), replicas=1) as fleet, aiohttp.ClientSession() as client:
+    async with running_fleet(ReplicaConfig(engine=engine, model="m-7b"), replicas=1) as fleet, aiohttp.ClientSession() as client:
         router = Router(config, rig.SECRETS)
         await router.start()
         try:
@@ -111,6 +112,28 @@ async def test_the_prediction_is_what_the_engine_takes_from_its_cache(pair: Pair
     assert record.candidates[0].evidence == "event"
     report = pair.plane.trust.report((pair.url, 0), time.monotonic())
     assert (report.answers, report.share_exact, report.median_error_tokens) == (1, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["control", "speculates"])
+async def test_that_the_last_block_is_computed_anew_is_learned_and_shown(tmp_path: Path, drops: bool) -> None:
+    """As vLLM does with EAGLE and MTP. From then on a prediction holds to the token again, also where history remembers the prompt too."""
+    async with running(tmp_path / "state", replace(ENGINE, drops_last_block=drops)) as pair:
+        made = list(prompts(2 * SURE + 4))
+        for prompt in made:
+            await pair.ask(prompt)
+        await until(lambda: pair.believes(len(made) * 21 * BLOCK))
+        cached = [await pair.ask(prompt) for prompt in made]
+        records = list(pair.plane.telemetry.waiting())[-len(cached) :]
+        assert cached == [(20 if drops else 21) * BLOCK] * len(cached)
+        assert [record.matched_tokens for record in records] == [21 * BLOCK] * SURE + cached[SURE:]
+        even = text("even", 22 * BLOCK + 3)  # which history remembers up to the engine's last block
+        await pair.ask(even)
+        await until(lambda: pair.believes((len(made) * 21 + 22) * BLOCK))
+        cached_tokens = await pair.ask(even)
+        record = pair.plane.telemetry.waiting()[-1]
+        assert (record.matched_tokens, record.candidates[0].evidence) == (cached_tokens, "event")
+        trust: Any = pair.plane.engine_report(time.monotonic())[pair.url]["trust"]
+        assert (trust["verdict"], trust["withholds"]) == ("fine", drops)
 
 
 async def contradict(pair: Pair, count: int) -> None:
