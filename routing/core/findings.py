@@ -62,6 +62,7 @@ KINDS: Mapping[str, Kind] = {
     # residency
     "residency_degraded": Kind("What a replica holds is not known exactly", "warning", patience_s=60.0),
     "parity_broken": Kind("Tokens are counted differently here and at the engine", "warning", patience_s=30.0),
+    "parity_inexact": Kind("Prompts of a kind have tokens at the engine and none here", "warning", patience_s=30.0),
     "reuse_contradicted": Kind("Engines reuse less, or more, than was predicted", "warning", patience_s=60.0),
     # isolation
     "assignment_void": Kind("A namespace is assigned where everybody is served", "info", repair="release", from_routers=False),

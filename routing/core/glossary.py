@@ -246,7 +246,7 @@ _INEXACT = {
     "request": Term("odd request", "The engine will refuse the request, or the router cannot tell what the engine makes of it."),
     "unsupported": Term("unsupported member", "The request has a member that changes the prompt in a way the router does not reproduce."),
     "many_prompts": Term("several prompts", "The request holds more than one prompt."),
-    "template_error": Term("template failed", "The chat template refused these messages; the engine's own will do so too."),
+    "template_error": Term("template failed", "The chat template refused these messages; the engine, where it has the same one, will do so too."),
     "special_tokens": Term(
         "special tokens unknown", "The template names special tokens whose text no file tells: upload the whole tokenizer_config.json."
     ),

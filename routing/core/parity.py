@@ -8,20 +8,23 @@ from typing import Literal
 from uuid import UUID
 
 REPORTED = 100  # pairs that do not agree, in a report
-State = Literal["ok", "different", "unavailable"]
+State = Literal["ok", "different", "inexact", "unavailable"]
 Pair = tuple[UUID, UUID]  # endpoint, replica
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """What the latest comparison of an endpoint with a replica found. ``position`` is that of the first token that differs."""
+    """What the latest comparison of an endpoint with a replica found. ``position`` is that of the first token that differs.
+
+    ``inexact``: the engine has tokens of ``sample`` and this router has none, whatever other samples say; ``why`` as a prompt's record says it.
+    """
 
     state: State
     at: float  # unix s
     sample: str | None = None
     position: int | None = None
     compared: int = 0
-    why: str | None = None  # of unavailable
+    why: str | None = None  # of unavailable and inexact
 
     def row(self) -> dict[str, object]:
         return {

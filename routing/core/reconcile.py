@@ -13,7 +13,7 @@ from uuid import UUID
 from routing.core import glossary
 from routing.core.findings import Finding
 from routing.core.reach import UNKNOWN, UNREACHABLE_AFTER_S
-from routing.core.reconcile_facts import EndpointFact, EngineWord, FleetFacts, ReplicaFact, RouterWord, TenantFacts
+from routing.core.reconcile_facts import EndpointFact, EngineWord, FleetFacts, Mismatch, ReplicaFact, RouterWord, TenantFacts
 
 CAPACITY_CHANGED = 0.05  # share; how many blocks fit differs a little between two starts of one engine
 CAPACITY_MIXED = 0.20
@@ -258,16 +258,27 @@ def _artifacts(endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[
 
 def _parity(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
     """Of a granted pool's engines none is named."""
-    found = sorted({one for router in words for one in router.mismatches if one.endpoint_id == endpoint.id})
+    told = sorted({one for router in words for one in router.mismatches if one.endpoint_id == endpoint.id})
+    if lacking := [one for one in told if one.inexact]:
+        text = (
+            f"A sample prompt of {endpoint.name} ({lacking[0].sample}) has tokens at {_where(facts, endpoint, lacking)} and none here "
+            f"({glossary.label('inexact', lacking[0].inexact)}). Prompts like it are matched by history."
+        )
+        yield Finding("parity_inexact", "endpoint", str(endpoint.id), subject=endpoint.name, explanation=text, mark=lacking[0].inexact)
+    found = [one for one in told if not one.inexact]
     if not found:
         return
-    labels = {replica.id: replica.label for replica in facts.replicas}
-    where = ", ".join(sorted({labels.get(one.replica_id, f"an engine of {endpoint.pool}") for one in found})[:8])
+    where = _where(facts, endpoint, found)
     text = (
         f"A sample prompt of {endpoint.name} gives other tokens at {where} than here ({found[0].sample}, from token {found[0].position} on): the "
         "engine has another tokenizer or chat template than was declared. The endpoint is matched by history until they agree."
     )
     yield Finding("parity_broken", "endpoint", str(endpoint.id), subject=endpoint.name, explanation=text)
+
+
+def _where(facts: TenantFacts, endpoint: EndpointFact, found: Sequence[Mismatch]) -> str:
+    labels = {replica.id: replica.label for replica in facts.replicas}
+    return ", ".join(sorted({labels.get(one.replica_id, f"an engine of {endpoint.pool}") for one in found})[:8])
 
 
 def _pools(facts: TenantFacts, words: Sequence[RouterWord]) -> Iterator[Finding]:

@@ -34,12 +34,13 @@ class EngineWord:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mismatch:
-    """Where a router's tokens of a sample of its own differ from an engine's, for one endpoint."""
+    """Where a router's tokens of a sample of its own differ from an engine's, for one endpoint; with ``inexact``, where it has none, and why."""
 
     endpoint_id: UUID
     replica_id: UUID
     sample: str = ""
     position: int = 0
+    inexact: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class SaltsFound(msgspec.Struct, frozen=True, kw_only=True):
 class ParityFound(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the engine makes the router's tokens of our samples, for the endpoint that was named."""
 
-    state: Literal["ok", "different", "unavailable", "not asked"]
+    state: Literal["ok", "different", "inexact", "unavailable", "not asked"]
     sample: str | None = None
     position: int | None = None
     compared: int = 0

@@ -6,7 +6,8 @@ another served name, a restart), and every ``parity_s``. One difference, at any 
 a prediction of exact reuse from wrong tokens would be worse than none.
 
 Samples are synthetic: never a client's text. A difference is told by the sample's name and the position of the first token that differs. A sample
-that either side refuses (a template without tools, say) says nothing.
+that the engine refuses (a template without tools, say) says nothing. One that the engine has tokens of and this router has not is no agreement:
+prompts like it are served from history, each by itself, and the reason is told.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ class _Unavailable(Exception):
 
 
 async def compare(plane: Plane, prompts: Prompts, endpoint: EndpointView, replica: ReplicaView, owner: bytes) -> Parity:
-    """Compare every sample; stops at the first difference."""
+    """Compare every sample; stops at the first difference, which is graver than samples that have no tokens here."""
     at, compared = time.time(), 0
+    unknown: tuple[str, str] | None = None  # the first sample without tokens here, and why
     model = model_of(endpoint.entry.model)
     if model is None or replica.entry.engine not in FAMILIES:
         return Parity("unavailable", at, why="engine")
@@ -92,19 +94,22 @@ async def compare(plane: Plane, prompts: Prompts, endpoint: EndpointView, replic
         ours = await prompts.tokens(
             sample, api="chat" if "messages" in sample else "completions", model=model, ns_key=key, owner=owner, deadline_s=OURS_S
         )
-        if isinstance(ours, NoTokens):
-            if ours.reason in OUR_TROUBLE:
-                return Parity("unavailable", at, compared=compared, why="ours")
-            continue
+        if isinstance(ours, NoTokens) and ours.reason in OUR_TROUBLE:
+            return Parity("unavailable", at, compared=compared, why="ours")
         try:
             theirs = await _ask(plane, replica, {"model": endpoint.entry.served_model, **sample})
         except _Unavailable as unavailable:
             return Parity("unavailable", at, compared=compared, why=str(unavailable))
         if theirs is None:
             continue
+        if isinstance(ours, NoTokens):
+            unknown = unknown or (name, ours.reason)
+            continue
         compared += 1
         if (position := first_difference(list(ours.ids), theirs)) is not None:
             return Parity("different", at, sample=name, position=position, compared=compared)
+    if unknown is not None:
+        return Parity("inexact", at, sample=unknown[0], compared=compared, why=unknown[1])
     return Parity("ok", at, compared=compared) if compared else Parity("unavailable", at, why="samples")
 
 
@@ -284,5 +289,10 @@ class ParityFeed:
                 "template mismatch: endpoint %s on replica %s: sample %r differs at token %d; the endpoint is served from history",
                 *(pair[0], pair[1], found.sample, found.position),
             )
-        elif before is not None and before.state == "different" and found.state == "ok":
+        elif found.state == "inexact" and (before is None or (before.state, before.why) != (found.state, found.why)):
+            log.warning(
+                "endpoint %s on replica %s: sample %r has no exact tokens here (%s); prompts like it are served from history",
+                *(pair[0], pair[1], found.sample, found.why),
+            )
+        elif before is not None and before.state in ("different", "inexact") and found.state == "ok":
             log.info("endpoint %s on replica %s: the tokens agree again", *pair)

@@ -92,12 +92,16 @@ def _artifact(said: Mapping[str, Any]) -> str:
 
 
 def _mismatches(rows: list[Any]) -> Iterator[Mismatch]:
-    """Pairs that differ; those that could not be compared contradict nothing."""
+    """Pairs that differ, or of which a router lacks tokens; those that could not be compared contradict nothing."""
     for row in rows[:MAX_MISMATCHES]:
         said = _mapping(row)
         endpoint_id, replica_id = parse_uuid(str(said.get("endpoint"))), parse_uuid(str(said.get("replica")))
-        if said.get("state") == "different" and endpoint_id is not None and replica_id is not None:
+        if endpoint_id is None or replica_id is None:
+            continue
+        if said.get("state") == "different":
             yield Mismatch(endpoint_id, replica_id, _word(said.get("sample")), _whole(said.get("position")) or 0)
+        elif said.get("state") == "inexact" and (why := _word(said.get("why"))):
+            yield Mismatch(endpoint_id, replica_id, _word(said.get("sample")), inexact=why)
 
 
 def _engine(said: Mapping[str, Any], at_s: float) -> EngineWord:

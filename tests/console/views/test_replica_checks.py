@@ -85,6 +85,22 @@ def test_the_form_says_of_v1_what_is_so(town: Town) -> None:
         assert Replica.objects.get(name="d").url == "http://127.0.0.1:9445"
 
 
+@pytest.mark.parametrize(
+    ("parity", "words"),
+    [
+        ({"state": "ok", "compared": 6}, "the same</span> in 6 samples"),
+        (
+            {"state": "inexact", "sample": "question", "why": "special_tokens", "compared": 1},
+            "not all known here</span> sample “question” has tokens",
+        ),
+    ],
+)
+def test_samples_without_tokens_here_are_not_told_as_agreement(town: Town, parity: dict[str, Any], words: str) -> None:
+    page = text(town.owner.get(stored(town, {**FOUND, "parity": parity})))
+    assert words in page
+    assert ("special tokens unknown" in page) is (parity["state"] == "inexact")
+
+
 def test_what_was_found_is_told_and_the_replica_added(town: Town) -> None:
     """Text of the engine's is text. Whoever only reads may read it, and not add; once added it says so, and is not added twice."""
     path = stored(town, FOUND)

@@ -111,6 +111,12 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
         str(ENDPOINT),
         "at gpu/a than here (chat-1, from token 5",
     ),
+    "parity_inexact": (
+        FACTS,
+        (replace(ROUTER, mismatches=(Mismatch(ENDPOINT, A.id, "question", inexact="special_tokens"),)),),
+        str(ENDPOINT),
+        "(question) has tokens at gpu/a and none here (special tokens unknown)",
+    ),
     "reuse_contradicted": (FACTS, (engine(trust="demote"),), str(A.id), "demote"),
     "assignment_void": (replica(assignment=Assignment(void=True)), (ROUTER,), str(A.id), "no effect"),
     "assignment_dead": (replica(assignment=Assignment(dead="its key was revoked")), (ROUTER,), str(A.id), "its key was revoked"),
@@ -250,7 +256,9 @@ words = st.builds(
     trust=st.sampled_from(["", "demote"]),
 )
 SECRET_URL = "http://10.9.9.9:8000"
-mismatches = st.builds(Mismatch, st.sampled_from([ENDPOINT, OTHER]), st.sampled_from([A.id, OTHER]), st.just("s"))
+mismatches = st.builds(
+    Mismatch, st.sampled_from([ENDPOINT, OTHER]), st.sampled_from([A.id, OTHER]), st.just("s"), inexact=st.sampled_from(["", "no_template"])
+)
 routers = st.lists(
     st.builds(
         RouterWord,

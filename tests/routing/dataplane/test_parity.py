@@ -100,6 +100,49 @@ async def test_another_template_is_named_and_the_endpoint_goes_back_to_history(
         assert tokenised(rig, "exact") == 1
 
 
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [(b"{{ pad_token }}" + TEMPLATE, "special_tokens"), (b'{{ raise_exception("no") }}', "template_error"), (None, "no_template")],
+)
+async def test_samples_that_have_no_tokens_here_are_no_agreement(
+    make_rig: MakeRig, fleet: Fleet, caplog: pytest.LogCaptureFixture, template: bytes | None, why: str
+) -> None:
+    """Nor do they end the one that there was: chats have tokens at the engine and none here. What does agree is counted, and used."""
+    rig = await compared(make_rig, fleet[0].url)
+    await until(lambda: states(rig) == {"ok": 1}, 30)
+    if template is not None:
+        rig.router.plane.tokens.prompts.load(digest(template), template, "chat_template")
+    with caplog.at_level(logging.INFO, logger="saltroute.parity"):
+        rig.publish(naming(rig.acme, TOKENIZER, template))
+        await until(lambda: states(rig) == {"inexact": 1}, 30)
+    (row,) = parity(rig)["others"]
+    assert (row["sample"], row["why"], row["compared"]) == ("question", why, 1)
+    assert f"sample 'question' has no exact tokens here ({why})" in caplog.text
+    assert "agree" not in caplog.text
+    assert (await rig.chat(ASK)).status == 200
+    assert (await rig.call("POST", "/v1/completions", json={"model": "m-7b", "prompt": "hi", "max_tokens": 1})).status == 200
+    assert (tokenised(rig, why), tokenised(rig, "exact")) == (1, 1)
+
+
+async def test_a_sample_that_the_engine_refuses_as_well_says_nothing(make_rig: MakeRig, tmp_path: Path) -> None:
+    """Both have a template that refuses tools, say."""
+    narrow = b'{% if tools %}{{ raise_exception("no tools") }}{% endif %}' + TEMPLATE
+    (tmp_path / "narrow.jinja").write_bytes(narrow)
+    async with running_fleet(changed(ENGINE, chat_template_path=str(tmp_path / "narrow.jinja"))) as same:
+        rig = await compared(make_rig, same[0].url, template=narrow)
+        await until(lambda: states(rig) == {"ok": 1}, 30)
+    (one,) = rig.router.plane.tokens.parity.values()
+    assert one.compared == len(SAMPLES) - 2
+
+
+async def test_a_difference_is_graver_than_samples_without_tokens(make_rig: MakeRig, fleet: Fleet) -> None:
+    """The first samples of chats have no tokens here, those with tools have others."""
+    mixed = b'{% if not tools %}{{ raise_exception("no") }}{% endif %}' + TEMPLATE.replace(b"tools\\n", b"functions\\n")
+    assert mixed.count(b"functions") > TEMPLATE.count(b"functions")
+    rig = await compared(make_rig, fleet[0].url, template=mixed)
+    await until(lambda: states(rig) == {"different": 1}, 30)
+
+
 async def test_a_change_is_compared_again(make_rig: MakeRig, fleet: Fleet) -> None:
     """Other artifacts for the same engine: no hour goes by."""
     rig = await compared(make_rig, fleet[0].url)

@@ -26,6 +26,7 @@ def test_one_report_in_full() -> None:
     engine = {"condition": "ok", "build": "b1", "models": ["m"], "block_size_tokens": 32, "capacity_tokens": 1000}
     engine |= {"residency": "degraded", "residency_reason": "gap", "residency_for_s": 40.0, "trust": {"verdict": "flag", "cause": "unknown"}}
     pair = {"endpoint": str(TENANT), "replica": str(TENANT), "state": "different", "sample": "tools", "position": 3}
+    lacking = {**pair, "state": "inexact", "position": None, "why": "no_template"}
     word = parsed(
         at=100.0,
         state="stale",
@@ -34,7 +35,7 @@ def test_one_report_in_full() -> None:
         replicas={URL: engine},
         tokens={
             "artifacts": {"others": {"ab" * 32: {"kind": "tokenizer", "state": "refused", "reason": "slow"}}},
-            "parity": {"others": [pair, {**pair, "state": "unavailable"}]},
+            "parity": {"others": [pair, {**pair, "state": "unavailable"}, lacking, {**lacking, "why": "<b>"}]},
         },
     )
     assert (word.at_s, word.state, word.versions, word.refused) == (100.0, "stale", {TENANT: 7}, {TENANT: "rollback"})
@@ -43,7 +44,7 @@ def test_one_report_in_full() -> None:
     away = parsed(at=100.0, replicas={URL: {**engine, "condition": "failing (active)", "away_since": 58.0}}).engines[URL]
     assert (away.condition, away.away_since_s, away.away_for_s) == ("failing (active)", 58.0, 42.0)
     assert word.artifacts == {"ab" * 32: "refused: slow"}
-    assert word.mismatches == (Mismatch(TENANT, TENANT, "tools", 3),)
+    assert word.mismatches == (Mismatch(TENANT, TENANT, "tools", 3), Mismatch(TENANT, TENANT, "tools", inexact="no_template"))
 
 
 @pytest.mark.parametrize(
