@@ -68,7 +68,7 @@ class Holdings:
         self.tables: dict[Target, Table] = {}
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.names: dict[str, Name] = {}
-        self.ns_keys: set[bytes] = set()
+        self.by_key: dict[bytes, Name] = {}
         self.owners: dict[bytes, Owner] = {}
         self.blocks = 0
         self.parked_in: dict[str, int] = {}  # by salt: blocks
@@ -201,6 +201,7 @@ class Holdings:
             self._remains.append(group.given_up())
         table.groups.clear()
         table.sizes = ()
+        table.empty_at = self.counters["claims"]
 
     def sweep(self, most: int) -> None:
         """Take at most so many entries apart of what was forgotten."""
@@ -218,7 +219,7 @@ class Holdings:
     def drop_name(self, salt: str) -> None:
         """Forget a claim and its blocks."""
         name = self.names.pop(salt)
-        self.ns_keys.discard(name.ns_key)
+        del self.by_key[name.ns_key]
         name.owner.salts.pop(salt, None)
         for group in self.groups():
             segment = group.segments.get(name.ns_key)

@@ -40,7 +40,8 @@ class EventMatch(NamedTuple):
     """What of a prompt an engine holds. ``blocks``: in GPU memory, from the start. ``lower_blocks``: those right after them that slower tiers hold;
     ``medium`` is then the slowest. ``tokens`` counts the first. ``age_s``: since the target's latest message. ``block_tokens`` is the largest size of
     the target's blocks, 0 of one that showed none. ``removed_s``: when the engine said that it removed what follows, -inf where it said no such thing
-    within GONE_S; what an answer showed before that moment is not there any more."""
+    within GONE_S; what an answer showed before that moment is not there any more. ``partial``: the target may hold more, of before the namespace was
+    claimed again."""
 
     blocks: int
     tokens: int
@@ -49,6 +50,7 @@ class EventMatch(NamedTuple):
     age_s: float
     block_tokens: int = 0
     removed_s: float = -math.inf
+    partial: bool = False
 
 
 NO_EVENT_MATCH: Final = EventMatch(blocks=0, tokens=0, lower_blocks=0, medium="GPU", age_s=0.0)
@@ -96,7 +98,7 @@ class EventIndex:
             return False
         if table is not None:
             self._contents.empty(table)
-        self._tables[target] = Table(generation, now_s)
+        self._tables[target] = Table(generation, now_s, self.counters["claims"])
         return True
 
     def generation(self, target: Target) -> int | None:
@@ -132,7 +134,9 @@ class EventIndex:
     def claim(self, salt: str, *, ns_key: bytes, owner: bytes, seed: bytes) -> None:
         """This router derived the namespace of ``salt``: its parked blocks become credited, in slices (:meth:`advance`), and later ones at once.
 
-        Idempotent, O(1) when known. A salt belongs to the namespace that claimed it first, and a namespace has one salt.
+        Idempotent, O(1) when known. A salt belongs to the namespace that claimed it first, and a namespace has one salt. Whose salts were once too
+        many may come again with one that was forgotten, so of what they claim later nobody knows what targets stored before: matches say ``partial``,
+        until a target is empty once.
         """
         contents = self._contents
         name = contents.names.get(salt)
@@ -142,15 +146,16 @@ class EventIndex:
             else:
                 name.owner.salts.move_to_end(salt)
             return
-        if ns_key in contents.ns_keys:
+        if ns_key in contents.by_key:
             self.counters["claim_conflicts"] += 1
             return
-        contents.ns_keys.add(ns_key)
         held = contents.owners.setdefault(owner, Owner())
-        contents.names[salt] = Name(ns_key, owner, held, blocks.root(seed))
-        held.salts[salt] = None
         self.counters["claims"] += 1
+        known_from = self.counters["claims"] if held.forgot else 0
+        contents.names[salt] = contents.by_key[ns_key] = Name(ns_key, owner, held, blocks.root(seed), known_from)
+        held.salts[salt] = None
         if len(held.salts) > MAX_CLAIMS:
+            held.forgot = True
             self.disclaim(next(iter(held.salts)))
             self.counters["claims_dropped"] += 1
         if salt in contents.parked_in:
@@ -215,20 +220,22 @@ class EventIndex:
         if not table.groups:
             return NO_EVENT_MATCH._replace(removed_s=table.cleared_s)
         age_s = now_s - table.last_s if now_s > table.last_s else 0.0
+        name = self._contents.by_key.get(ns_key)
+        partial = name is not None and name.known_from > table.empty_at
         if len(table.groups) != 1:
-            return self._match_groups(table, ns_key, chain, age_s)
+            return self._match_groups(table, ns_key, chain, age_s, partial=partial)
         (group,) = table.groups.values()
         if group.window_blocks is not None:
-            return self._match_groups(table, ns_key, chain, age_s)
+            return self._match_groups(table, ns_key, chain, age_s, partial=partial)
         size, digests = group.block_tokens, chain(group.block_tokens)
         segment = group.segments.get(ns_key)
         held, gpu, tier = (0, 0, 0) if segment is None else self._held(segment, digests)
         removed_s = table.cleared_s
         if group.gone and held < len(digests):
             removed_s = max(removed_s, group.gone.get(digests[held], removed_s))
-        return EventMatch(gpu, gpu * size, held - gpu, MEDIA[tier] if held > gpu else "GPU", age_s, size, removed_s)
+        return EventMatch(gpu, gpu * size, held - gpu, MEDIA[tier] if held > gpu else "GPU", age_s, size, removed_s, partial)
 
-    def _match_groups(self, table: Table, ns_key: bytes, chain: Chain, age_s: float) -> EventMatch:
+    def _match_groups(self, table: Table, ns_key: bytes, chain: Chain, age_s: float, *, partial: bool) -> EventMatch:
         """As :meth:`match_chain`, of several KV groups, or of one that needs no more than a window."""
         tokens = gpu_tokens = 1 << 62
         lowest, unit = 0, 1
@@ -257,7 +264,7 @@ class EventIndex:
         lower = (tokens - gpu_tokens) // size
         medium = MEDIA[lowest] if lower else "GPU"
         largest = max([group.block_tokens for group in table.groups.values()])
-        return EventMatch(gpu_tokens // size, gpu_tokens, lower, medium, age_s, largest, max(table.cleared_s, removed_s))
+        return EventMatch(gpu_tokens // size, gpu_tokens, lower, medium, age_s, largest, max(table.cleared_s, removed_s), partial)
 
     def block_sizes(self, target: Target) -> tuple[int, ...]:
         """The block sizes (tokens) of a target's KV groups, as far as it showed them."""

@@ -96,27 +96,30 @@ class Waiting(msgspec.Struct, gc=False, eq=False):
 
 
 class Owner:
-    """Whose budget blocks count against. ``leaves``: blocks that nothing continues, least recently used first."""
+    """Whose budget blocks count against. ``leaves``: blocks that nothing continues, least recently used first. ``forgot``: salts were once too many,
+    so whichever is claimed may have been claimed before."""
 
-    __slots__ = ("blocks", "evicted", "leaves", "salts")
+    __slots__ = ("blocks", "evicted", "forgot", "leaves", "salts")
 
     def __init__(self) -> None:
         self.blocks = 0
         self.evicted = 0
+        self.forgot = False
         self.leaves: OrderedDict[Block, None] = OrderedDict()
         self.salts: OrderedDict[str, None] = OrderedDict()
 
 
 class Name:
-    """A namespace that was claimed."""
+    """A namespace that was claimed. ``known_from``: all is known of it at targets that were empty after so many claims."""
 
-    __slots__ = ("ns_key", "owner", "owner_key", "root")
+    __slots__ = ("known_from", "ns_key", "owner", "owner_key", "root")
 
-    def __init__(self, ns_key: bytes, owner_key: bytes, owner: Owner, root: bytes) -> None:
+    def __init__(self, ns_key: bytes, owner_key: bytes, owner: Owner, root: bytes, known_from: int) -> None:
         self.ns_key = ns_key
         self.owner_key = owner_key
         self.owner = owner
         self.root = root
+        self.known_from = known_from
 
 
 class Segment:
@@ -312,12 +315,13 @@ def _shed(entries: MutableMapping[Any, Any], most: int) -> int:
 
 
 class Table:
-    """One target."""
+    """One target. ``empty_at``: how many claims there had been when nothing was known of it last."""
 
-    __slots__ = ("cleared_s", "counting", "generation", "groups", "last_s", "sizes", "unusable")
+    __slots__ = ("cleared_s", "counting", "empty_at", "generation", "groups", "last_s", "sizes", "unusable")
 
-    def __init__(self, generation: int, now_s: float) -> None:
+    def __init__(self, generation: int, now_s: float, empty_at: int) -> None:
         self.generation = generation
+        self.empty_at = empty_at
         self.last_s = now_s
         self.cleared_s = -math.inf  # when the engine last said that its cache was reset
         self.groups: dict[int, Group] = {}

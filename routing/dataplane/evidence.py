@@ -28,6 +28,8 @@ EVENT_LAG_S = GONE_S  # an engine says within this what it holds
 DURING_GAP = 0.5
 TIER_TRUST = {"GPU": 1.0, "CPU": 0.8, "STORAGE": 0.5}  # that a block there is used; slower tiers have yet to prove themselves
 UNTRUE = Shown(state="history", reason="kappa", since_s=None)  # of a namespace, or a tenant: what events promised it did not come true
+# Of a namespace that the event index forgot, beyond as many as a tenant has there, and took up again: what lies there from before is unknown.
+FORGOTTEN = Shown(state="degraded", reason="budget", since_s=None)
 _GAPS: frozenset[Reason] = frozenset({"gap", "stale", "malformed", "replay"})
 
 
@@ -58,6 +60,7 @@ class _Shown(NamedTuple):
     removed_s: float
     lower_tokens: float
     tier: str | None
+    partial: bool
     withheld_tokens: int
 
 
@@ -71,6 +74,8 @@ def believe(
         standing = UNTRUE
     withheld = plane.trust.withholds(target, owner)
     shown = _events(plane, standing, key, prompt, now_s=now_s, withheld=withheld) if standing.state != "history" and prompt.exact else None
+    if shown is not None and shown.partial and standing.state == "exact":
+        standing = FORGOTTEN
     bound = shown is not None and standing.state == "exact" and not shown.silent
     history = NO_MATCH
     if prompt.digests:
@@ -127,10 +132,12 @@ def _events(plane: Plane, standing: Shown, key: bytes, prompt: Prompt, *, now_s:
             trusted = sure * lower * TIER_TRUST[match.medium]
             tokens, expected, below, tier = tokens + lower, expected + trusted, below + trusted, match.medium
     count = len(matches) or 1
+    partial = True in [match.partial for match in matches]
     whole_tokens = size * len(prompt.chain(size)) if size else 0
     goes_on = prompt.exact_tokens < prompt.tokens or whole_tokens + size <= prompt.exact_tokens
+    silent = goes_on and int(tokens / count) >= whole_tokens > 0
     most_tokens = engine_rule(prompt.tokens, size) if size else prompt.tokens
     withheld_tokens = size if withheld else 0
     held = max(0, min(most_tokens, int(tokens / count)) - withheld_tokens)
     expected = min(held * P_EVENT, expected / count)
-    return _Shown(held, most_tokens, expected, goes_on and int(tokens / count) >= whole_tokens > 0, age_s, removed_s, below / count, tier, withheld_tokens)
+    return _Shown(held, most_tokens, expected, silent, age_s, removed_s, below / count, tier, partial, withheld_tokens)

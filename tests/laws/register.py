@@ -29,6 +29,7 @@ STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
 KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
+EVENT_CLAIMS = "tests/routing/core/test_event_claims.py"
 EVENT_WINDOWS = "tests/routing/core/test_event_windows.py"
 KV_UNKNOWN = "tests/routing/dataplane/feeds/test_kv_unknown.py"
 TOKENS = "tests/routing/dataplane/test_tokens_hostile.py"
@@ -814,6 +815,34 @@ _EVENTS = [
         " or whole_tokens + size <= prompt.exact_tokens\n",
         "\n",
         (f"{KV_UNKNOWN}::test_beyond_the_longest_chain_of_a_prompt_history_decides",),
+    ),
+    Mutant(
+        "a namespace that comes back is taken for known",
+        "routing/core/event_index.py",
+        'self.counters["claims"] if held.forgot else 0',
+        "0",
+        (EVENT_CLAIMS,),
+    ),
+    Mutant(
+        "namespaces of an owner that forgot none are known in part",
+        "routing/core/event_index.py",
+        " if held.forgot else 0",
+        "",
+        (EVENT_CLAIMS,),
+    ),
+    Mutant(
+        "an empty target does not end what is unknown of a namespace",
+        "routing/core/event_holdings.py",
+        '        table.empty_at = self.counters["claims"]\n',
+        "",
+        (EVENT_CLAIMS,),
+    ),
+    Mutant(
+        "what is unknown of a namespace that came back is taken for gone",
+        "routing/dataplane/evidence.py",
+        "        standing = FORGOTTEN\n",
+        "        pass\n",
+        (f"{KV_UNKNOWN}::test_of_a_namespace_that_was_forgotten_and_comes_back_history_decides",),
     ),
     Mutant(
         "what one window cuts is not asked of the others again",

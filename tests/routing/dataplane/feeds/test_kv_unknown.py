@@ -7,9 +7,9 @@ from array import array
 
 import pytest
 
-from routing.core import blocks
+from routing.core import blocks, event_index
 from routing.dataplane import choose
-from tests.fakes.events import FakeSource, stored
+from tests.fakes.events import CLEARED, FakeSource, stored
 from tests.fakes.rig import Rig, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.routing.dataplane.feeds import test_kv as kv
@@ -58,3 +58,29 @@ async def test_chains_of_small_blocks_are_made_off_the_event_loop(small: bool, r
     monkeypatch.setattr(blocks, "token_chain", noting)
     await asked(rig, prompt(300))
     assert made == {BLOCK: not small, size: not small}
+
+
+async def test_of_a_namespace_that_was_forgotten_and_comes_back_history_decides(
+    rig: Rig, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant with more namespaces than the index takes of one: the engine still holds the prompt, and its events for it were long ago."""
+    monkeypatch.setattr(event_index, "MAX_CLAIMS", 2)
+    salt = await exact(rig, source)
+    await asked(rig, prompt(20))
+    source.say(chain(9, salt))
+    await until(lambda: held(rig, rig.a) == 9)
+    await forget_fresh(rig)
+    seen = (await asked(rig, prompt(20)))["A"]
+    assert (seen.matched_tokens, seen.evidence, seen.residency) == (9 * BLOCK, "event", "exact")
+    for number in range(2):
+        rig.router.plane.events.claim(f"sr1-{number}", ns_key=bytes([number]), owner=rig.acme.tenant_id.bytes, seed=bytes(32))
+    assert held(rig, rig.a) == 0
+    await forget_fresh(rig)
+    seen = (await asked(rig, prompt(20)))["A"]
+    assert seen.matched_tokens > 18 * BLOCK
+    assert (seen.evidence, seen.residency, kv.standing(rig, rig.a)) == ("inferred", "degraded", ("exact", "ok"))
+    source.say(CLEARED, chain(9, salt))
+    await until(lambda: held(rig, rig.a) == 9)
+    await forget_fresh(rig)
+    seen = (await asked(rig, prompt(20)))["A"]
+    assert (seen.matched_tokens, seen.evidence, seen.residency) == (9 * BLOCK, "event", "exact")
