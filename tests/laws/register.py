@@ -419,6 +419,20 @@ _OUTWARD = [
         ("tests/routing/dataplane/feeds/test_kv.py::test_the_address_is_checked_again_before_every_connection",),
     ),
     Mutant(
+        "a process that says as much as the last one is taken for it",
+        "routing/core/sequence.py",
+        " or hash(batch) != self._mark:",
+        ":",
+        ("tests/routing/core/test_sequence.py",),
+    ),
+    Mutant(
+        "a process that has said less than the last one is taken for it",
+        "routing/core/sequence.py",
+        "        if not self._proved:\n",
+        "        if False:\n",
+        ("tests/routing/core/test_sequence.py",),
+    ),
+    Mutant(
         "a replay is read without a bound",
         "routing/dataplane/feeds/kv_sockets.py",
         "        if not self.cut and not self._admit(0):\n",

@@ -98,10 +98,9 @@ class Followed(ABC, Generic[Held]):
             book.drop(self.target, "kappa", now_s=now_s)
 
     def check_start(self, now_s: float) -> None:
-        """Tell the tracker which process publishes, once its metrics say so."""
-        started_at = self.engine.started_at
-        if started_at is not None and started_at != self._started_at:
-            self._started_at = started_at
+        """Tell the tracker which process publishes, each time that its metrics said so."""
+        started_at = self._started_at = self.engine.started_at
+        if started_at is not None:
             self._act(self.tracker.started(started_at, now_s))
 
     def close(self) -> asyncio.Task[None]:

@@ -42,6 +42,7 @@ class _Session:
 
     sockets: EventSockets
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: bool = False  # messages are taken: what can be known of the process was asked before
     request: int = 0  # of the replay under way
     replay_messages: int = 0
     replay_bytes: int = 0
@@ -69,7 +70,8 @@ class Subscription(Followed[bytes]):
     """Connects, listens, asks, and connects again."""
 
     def __init__(self, plane: Plane, feed: KvFeed, engine: Engine, source: Source, account: Account) -> None:
-        super().__init__(plane, feed, engine, source, account, tracker=_tracker(plane, source, 0))
+        tracker: Tracker[bytes] = Tracker(can_replay=source.replay_port is not None, deadline_s=plane.config.kv_replay_s)
+        super().__init__(plane, feed, engine, source, account, tracker=tracker)
         self._session: _Session | None = None
         self._todo: deque[Apply[bytes] | Gap | CaughtUp | _Reading | _Piece] = deque()
         self._todo_bytes = 0  # of payloads in it
@@ -126,17 +128,19 @@ class Subscription(Followed[bytes]):
             if sockets.lost:
                 raise ConnectionRefusedError
             self._count("connected")
-            self.tracker.disconnected()  # whatever was asked for meanwhile went nowhere
+            self.check_start(time.monotonic())  # as it was read last
+            self.tracker.disconnected(time.monotonic())  # whatever was asked for meanwhile went nowhere
             await self._feed.ask_start(self.engine.url)  # which process is it? Numbers alone may not tell
             now_s = time.monotonic()
             self._plane.residency.drop(self.target, "no_events", now_s=now_s)
-            self.check_start(now_s)
             self._act(self.tracker.subscribed(now_s))
+            session.begun = True
+            self._wake()
             await session.ended.wait()
         finally:
             self._session = None
             sockets.close()
-            self.tracker.disconnected()
+            self.tracker.disconnected(time.monotonic())
             self._settle()
 
     def _wake(self) -> None:
@@ -186,7 +190,7 @@ class Subscription(Followed[bytes]):
             if session is None:
                 return False
             if not session.sockets.lost:
-                return self._take(session)
+                return session.begun and self._take(session)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the pump
             self._mistaken("read", error)
             self._malformed(time.monotonic())
@@ -238,7 +242,8 @@ class Subscription(Followed[bytes]):
         if self._plane.residency.overdue(self.target, now_s) and not self._emptied:
             self._begin_anew(now_s)
             if self._session is None:  # whatever comes back is a new source, of which even the beginning may be there again
-                self.tracker, self._lost = _tracker(self._plane, self.source, self.tracker.generation + 1), False
+                self.tracker.anew()
+                self._lost = False
                 self._plane.events.set_generation(self.target, self.tracker.generation, now_s)
 
     def relearn(self) -> None:
@@ -315,7 +320,3 @@ class Subscription(Followed[bytes]):
             return
         self._todo.appendleft(reading)
         self._todo.extendleft(_Piece(piece, reading.generation) for piece in reversed(self._cut(batch)))
-
-
-def _tracker(plane: Plane, source: Source, generation: int) -> Tracker[bytes]:
-    return Tracker(generation=generation, can_replay=source.replay_port is not None, deadline_s=plane.config.kv_replay_s)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from routing.core import sequence
 from routing.core.sequence import Apply
 from routing.core.snapshot import KvEvents
 from routing.dataplane.feeds import kv_followed, load
@@ -42,11 +43,12 @@ def chain(blocks: int, salt: str, *, first: int = 1000, base: int = 1, **more: A
     return stored(range(base, base + blocks), tokens=tokens(blocks, first=first), salt=salt, **more)
 
 
-def speak(fake: FakeReplica, *sources: dict[str, Any], started: float = 1000.0) -> None:
-    """Let an engine say where its events are, and when it began."""
+def speak(fake: FakeReplica, *sources: dict[str, Any], started: float | None = 1000.0) -> None:
+    """Let an engine say where its events are, and when it began; None: vLLM does not say it with several API processes."""
     said = {name: entry for source in sources for name, entry in source.items()}
     fake.on_path["/kv_event_sources"] = Script(body=said)
-    page = f'process_start_time_seconds {started}\nvllm:cache_config_info{{block_size="{BLOCK}",num_gpu_blocks="4000"}} 1.0\n'
+    start = "" if started is None else f"process_start_time_seconds {started}\n"
+    page = f'{start}vllm:cache_config_info{{block_size="{BLOCK}",num_gpu_blocks="4000"}} 1.0\n'
     fake.on_path["/metrics"] = Script(body=page.encode(), headers={"Content-Type": "text/plain"})
 
 
@@ -207,7 +209,7 @@ async def test_a_gap_is_repaired_by_a_replay_and_nothing_is_forgotten(rig: Rig, 
     source.say(stored([7], tokens=tokens(1, first=1000 + 6 * BLOCK), parent=6))
     await until(lambda: held(rig, rig.a) == 7)
     await becomes(rig, rig.a, "exact")
-    assert source.asked == [0, 1]
+    assert source.asked == [0, 0]  # from the last one that was applied
     assert counted(rig, "gap") == 0
     assert (await asked(rig, prompt(20)))["A"].matched_tokens == 7 * BLOCK
 
@@ -266,7 +268,7 @@ async def test_an_end_marker_that_never_comes_is_asked_for_again_and_then_given_
     await check(rig)
     await until(lambda: len(source.asked) == 3)
     await until(lambda: standing(rig, rig.a) == ("degraded", "gap") and counted(rig, "gap") == 1)
-    assert source.asked == [0, 1, 1]
+    assert source.asked == [0, 0, 0]
     await known(rig)
     source.say(chain(5, salt, first=50_000, base=100))
     await until(lambda: held(rig, rig.a) >= 5)
@@ -307,19 +309,73 @@ async def test_a_restart_that_no_number_shows_is_seen_by_the_start_time(rig: Rig
 
 async def test_a_source_that_comes_back_is_asked_for_what_was_missed(rig: Rig, source: FakeSource) -> None:
     salt = await exact(rig, source)
+    source.say({"type": "Odd"})
     source.say(chain(2, salt))
     await until(lambda: held(rig, rig.a) == 2)
     kept = dict(source.kept)
     await source.stop()
     await until(lambda: standing(rig, rig.a) == ("degraded", "stale"))
     source.kept = kept
-    source.next = 1
+    source.next = 2
     await source.start()
     source.say(stored([3], tokens=tokens(1, first=1000 + 2 * BLOCK), parent=2), live=False)
     await until(lambda: held(rig, rig.a) == 3)
     await becomes(rig, rig.a, "exact")
-    assert source.asked == [0, 1]
+    assert source.asked == [0, 1]  # from the last one that was applied
     assert counted(rig, "restart") == 0
+
+
+@pytest.mark.parametrize("said", [0, 5], ids=["said nothing yet", "said more than the old one"])
+async def test_a_restart_between_two_connections_is_seen_without_any_start_time(rig: Rig, source: FakeSource, said: int) -> None:
+    """No number goes back and no metrics tell: that the new process's last batches are others does. The control is the test before."""
+    salt = await exact(rig, source, started=None)
+    source.say(chain(20, salt))
+    await until(lambda: held(rig, rig.a) == 20)
+    await source.stop()
+    await until(lambda: standing(rig, rig.a) == ("degraded", "stale"))
+    source.kept, source.next = {}, 0
+    for number in range(said):
+        source.say(chain(1, salt, first=500_000 + number * BLOCK, base=100 + number), live=False)
+    await source.start()
+    await until(lambda: counted(rig, "restart") == 1)
+    await becomes(rig, rig.a, "exact")
+    assert held(rig, rig.a) == said
+    source.say(chain(1, salt, first=700_000, base=200))
+    await until(lambda: held(rig, rig.a) == said + 1)
+    await forget_fresh(rig)
+    assert (await asked(rig, prompt(20)))["A"].matched_tokens == 0
+    assert (await asked(rig, prompt(1, first=700_000)))["A"].matched_tokens == BLOCK
+    assert source.asked == [0, 0, 0]
+
+
+@pytest.mark.parametrize("blip", [True, False])
+async def test_without_replay_a_blip_changes_nothing_and_a_longer_absence_is_a_gap(
+    rig: Rig, source: FakeSource, blip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may have been started anew meanwhile, and have said as much as before. What it says before that is judged waits."""
+    monkeypatch.setattr(sequence, "BLIP_S", 3600.0 if blip else 0.0)
+    source.replay_port = 0
+    rig.only_a()
+    speak(rig.a, source.said(), started=None)
+    await check(rig)
+    salt = await known(rig)
+    await source.subscribed()
+    source.say(CLEARED)
+    source.say(chain(20, salt))
+    await becomes(rig, rig.a, "exact")
+    await until(lambda: held(rig, rig.a) == 20)
+    await source.stop()
+    await until(lambda: standing(rig, rig.a) == ("degraded", "stale"))
+    hold = asyncio.Event()
+    rig.a.on_path["/metrics"] = dataclasses.replace(rig.a.on_path["/metrics"], hold=hold)
+    await source.start(replay=False)
+    await source.subscribed()
+    source.say(chain(2, salt, first=50_000, base=100))
+    await until(lambda: rig.router.plane.kv_waiting.used_bytes > 0)  # it waits until the engine was asked for its start time
+    hold.set()
+    await until(lambda: held(rig, rig.a) == (22 if blip else 2))
+    assert standing(rig, rig.a) == (("exact", "ok") if blip else ("degraded", "gap"))
+    assert (counted(rig, "restart"), source.asked) == (0, [])
 
 
 async def test_after_long_silence_everything_is_forgotten_and_asked_for_again(rig: Rig, source: FakeSource) -> None:
@@ -341,6 +397,12 @@ async def test_after_long_silence_everything_is_forgotten_and_asked_for_again(ri
     await becomes(rig, rig.a, "exact")
     assert held(rig, rig.a) == 20
     assert source.asked == [0, 0]
+    assert counted(rig, "restart") == 0
+    speak(rig.a, source.said(), started=2000.0)  # the process is still told from the next one
+    source.kept.clear()
+    await check(rig)
+    await becomes(rig, rig.a, "exact")
+    assert (held(rig, rig.a), counted(rig, "restart")) == (0, 1)
 
 
 async def test_a_replica_that_left_is_forgotten_and_what_it_still_says_is_not_applied(rig: Rig, source: FakeSource) -> None:
