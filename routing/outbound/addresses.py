@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -27,10 +27,20 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _NUMERIC_LABEL = re.compile(r"\d+|0x[0-9a-f]*")
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+# What is wrong with a text, by reason of :class:`UrlRefused`: to be told to anybody, since nothing but the text decides it.
+MALFORMED: Mapping[str, str] = {
+    "format": "it holds characters that no base URL has, is too long, or is no URL",
+    "scheme": "it begins with neither http:// nor https://",
+    "credentials": "it holds a user name; what an engine asks for goes into credential",
+    "query": "it has a query or a fragment, and a base URL has neither",
+    "host": "its host is neither a name nor an address",
+    "port": "its port is no number up to 65535, or is below 1024 and neither 80 nor 443",
+    "path": "its path holds dot segments or odd characters",
+}
 
 
 class UrlRefused(ValueError):
-    """A URL that may not be used. ``reason`` is a code of ours; it never says what a name resolved to."""
+    """A URL that may not be used. ``reason`` is a code of ours, one of :data:`MALFORMED` or ``address``; it never says what a name resolved to."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -99,7 +109,7 @@ def normalise_url(url: object) -> str:
         raise UrlRefused("format")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
     except ValueError:
         raise UrlRefused("format") from None
     if parts.scheme not in ("http", "https"):
@@ -107,7 +117,7 @@ def normalise_url(url: object) -> str:
     if "@" in parts.netloc:
         raise UrlRefused("credentials")
     if "?" in url or "#" in url:
-        raise UrlRefused("format")
+        raise UrlRefused("query")
     host = (host or "").lower().rstrip(".")
     if not host:
         raise UrlRefused("host")
@@ -117,6 +127,10 @@ def normalise_url(url: object) -> str:
     if address is None and (len(host) > 253 or not _HOST.fullmatch(host)):
         raise UrlRefused("host")
     default = 443 if parts.scheme == "https" else 80
+    try:
+        port = parts.port
+    except ValueError:
+        raise UrlRefused("port") from None
     if port is not None and port != default and port < 1024 and port not in (80, 443):
         raise UrlRefused("port")
     path = parts.path.rstrip("/")

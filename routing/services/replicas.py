@@ -21,7 +21,7 @@ from namespaces.services.sealed import seal
 from routing.core.engines import ENGINES
 from routing.core.snapshot import ReplicaRole
 from routing.models import Pool, Replica
-from routing.outbound.addresses import UrlRefused, check_url, normalise_url, origins, parse_ranges, system_resolve
+from routing.outbound.addresses import MALFORMED, UrlRefused, check_url, normalise_url, origins, parse_ranges, system_resolve
 from routing.services import pools, support
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
@@ -33,17 +33,23 @@ MAX_PER_POOL = 256
 MAX_CREDENTIAL_CHARACTERS = 4096
 MAX_CONCURRENCY = 100_000  # highest limit of requests in flight that may be declared
 RESOLVE_S = 2.0
-# One text for every reason, so that registering is no oracle for what resolves, what is inside, or what another tenant has.
-ADDRESS_REFUSED = "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours."
+# One text for every reason beside a malformed text, so that registering is no oracle for what resolves, what is inside, or what another tenant has.
+ADDRESS_REFUSED = "This address cannot be used: it is not allowed here, or cannot be verified as yours."
 FOREIGN = "foreign"  # the reason beside those of addresses.UrlRefused: another tenant has registered the engine
 _SOCKET = re.compile(r"tcp://([^/?#@\s]+):([1-9]\d{0,4})")
+_EVERYWHERE = ("*", "0.0.0.0", "[::]")  # noqa: S104 - what engines listen on, refused here
+
+
+def refusal(reason: str) -> str:
+    """What a tenant is told: what is wrong with the text, else :data:`ADDRESS_REFUSED`, whatever the reason."""
+    return f"This address cannot be used: {MALFORMED[reason]}." if reason in MALFORMED else ADDRESS_REFUSED
 
 
 class AddressRefused(Invalid):
-    """:data:`ADDRESS_REFUSED`, whatever the reason. ``reason`` is for the platform operator's own command and goes into no answer to a tenant."""
+    """Says :func:`refusal`. ``reason`` is for the platform operator's own command and goes into no answer to a tenant."""
 
     def __init__(self, reason: str, *, field: str) -> None:
-        super().__init__(ADDRESS_REFUSED, field=field)
+        super().__init__(refusal(reason), field=field)
         self.reason = reason
 
 
@@ -63,7 +69,7 @@ def _address(value: object, *, field: str) -> str:
     """Normalise and check an address of this tenant.
 
     Raises:
-        AddressRefused: whatever the reason.
+        AddressRefused: malformed, or not allowed.
     """
     try:
         return check_url(value, parse_ranges(settings.ALLOWED_RANGES), _resolve)
@@ -131,10 +137,13 @@ def _socket_address(value: object, url: str, field: str) -> str:
     match = _SOCKET.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise Invalid("Use tcp://host:port.", field=field)
-    checked = _address(f"http://{match[1]}:{match[2]}", field=field)
-    if urlsplit(checked).hostname != urlsplit(url).hostname:
-        raise Invalid("KV events must come from the replica's own host.", field=field)
-    return _socket(checked, match[2])
+    own = _socket(url, match[2])
+    if match[1] in _EVERYWHERE and value != own:
+        raise Invalid(f"{match[1]} is where an engine listens; routers connect to the replica's own host: {own}.", field=field)
+    spelt = spelling(f"http://{match[1]}:{match[2]}", field=field)
+    if _socket(spelt, match[2]) != own:  # before anything else is asked of the host, which would tell of it
+        raise Invalid(f"KV events must come from the replica's own host: {own}.", field=field)
+    return _socket(_address(spelt, field=field), match[2])
 
 
 def spelled(kv_events: dict[str, str] | None) -> dict[str, str] | None:
@@ -266,7 +275,7 @@ def sealed(tenant_id: UUID, credential: object) -> Sealed:
     return Sealed(replica_id, _sealed(tenant_id, replica_id, text), tag(replica_id, text))
 
 
-def spelling(url: object) -> str:
+def spelling(url: object, *, field: str = "url") -> str:
     """The one spelling of an address; whether it may be used is another question.
 
     Raises:
@@ -275,7 +284,7 @@ def spelling(url: object) -> str:
     try:
         return normalise_url(url)
     except UrlRefused as refused:
-        raise AddressRefused(refused.reason, field="url") from None
+        raise AddressRefused(refused.reason, field=field) from None
 
 
 def usable(url: str) -> bool:

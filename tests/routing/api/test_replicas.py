@@ -16,6 +16,24 @@ from tests.tenants.houses import ABSENT, Api, House
 
 pytestmark = pytest.mark.django_db
 URL = "http://127.0.0.1:9001"
+SCHEME = "it begins with neither http:// nor https://"
+PORT = "its port is no number up to 65535, or is below 1024 and neither 80 nor 443"
+FORMAT = "it holds characters that no base URL has, is too long, or is no URL"
+MALFORMED_URLS = [
+    ("127.0.0.1:9", SCHEME),
+    ("file:///etc/passwd", SCHEME),
+    ("gopher://x", SCHEME),
+    ("http://user:pw@host/", "it holds a user name; what an engine asks for goes into credential"),
+    ("http://192.0.2.1:22", PORT),
+    ("http://192.0.2.1:99999", PORT),
+    ("http://10.0.0.1:8000/?x=1", "it has a query or a fragment, and a base URL has neither"),
+    ("http://10.0.0.1:8000/#x", "it has a query or a fragment, and a base URL has neither"),
+    ("http://192.0.2.1/v1/../../admin", "its path holds dot segments or odd characters"),
+    ("http://*:8000", "its host is neither a name nor an address"),
+    ("http://10.0.0.1.5", "its host is neither a name nor an address"),
+    ("", FORMAT),
+    ("x" * 600, FORMAT),
+]
 BAD_URLS = [
     "http://169.254.169.254/latest/meta-data/",
     "http://[::ffff:169.254.169.254]/",
@@ -25,13 +43,7 @@ BAD_URLS = [
     "http://10.0.0.1:8000",
     "http://100.64.0.1",
     "http://[::1]:8000",
-    "file:///etc/passwd",
-    "gopher://x",
-    "http://user:pw@host/",
-    "http://192.0.2.1:22",
-    "http://192.0.2.1/v1/../../admin",
-    "",
-    "x" * 600,
+    "http://192.0.2.1",
 ]
 
 
@@ -62,15 +74,30 @@ def test_create_read_change_delete(acorn: House, pool: Any) -> None:
 
 @pytest.mark.parametrize("url", BAD_URLS)
 def test_a_bad_address_gets_the_one_refusal(acorn: House, pool: Any, url: str) -> None:
-    """Whatever is wrong with it, the answer is the same and nothing is stored."""
+    """Whatever is wrong with a well-formed one, the answer is the same and nothing is stored."""
     answer = new(acorn.api(), url=url)
     assert answer.status_code == 400
     assert answer.json()["error"] == {
         "code": "invalid",
-        "message": "This address cannot be used: it is malformed, not allowed here, or cannot be verified as yours.",
+        "message": "This address cannot be used: it is not allowed here, or cannot be verified as yours.",
         "field": "url",
     }
     assert acorn.api().get("replicas").json()["results"] == []
+
+
+@pytest.mark.usefixtures("pool")
+@pytest.mark.parametrize(("url", "why"), MALFORMED_URLS)
+def test_a_malformed_address_is_told_what_is_wrong_with_its_text(acorn: House, birch: House, settings: Any, url: str, why: str) -> None:
+    """By its text alone: the answer is the same whatever ranges are allowed and whatever others have registered."""
+    expected = {"code": "invalid", "message": f"This address cannot be used: {why}.", "field": "url"}
+    birch.api().post("pools", {"name": "gpu"})
+    settings.ALLOWED_RANGES = ("10.0.0.0/8", "192.0.2.0/24")
+    for number, taken in enumerate(("http://10.0.0.1:8000", "http://192.0.2.1", "http://10.0.0.5:8000")):
+        assert new(birch.api(), name=str(number), url=taken).status_code == 201
+    allowed = new(acorn.api(), url=url)
+    settings.ALLOWED_RANGES = ()
+    refused = new(acorn.api(), url=url)
+    assert (allowed.status_code, allowed.json()["error"], refused.content) == (400, expected, allowed.content)
 
 
 def test_loopback_needs_the_operators_word(acorn: House, pool: Any, settings: Any) -> None:
@@ -111,6 +138,35 @@ def test_event_sockets_are_checked_alike_and_stay_on_the_host(acorn: House, pool
     """Their stream holds token ids and salts in clear."""
     answer = new(acorn.api(), kv_events=events)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ("tcp://*:5557", "* is where an engine listens; routers connect to the replica's own host: tcp://127.0.0.1:5557."),
+        ("tcp://0.0.0.0:5557", "0.0.0.0 is where an engine listens; routers connect to the replica's own host: tcp://127.0.0.1:5557."),
+        ("tcp://127.0.0.1:99999", f"This address cannot be used: {PORT}."),
+        ("tcp://127.0.0.1", "Use tcp://host:port."),
+        ("tcp://127.0.0.2:5557", "KV events must come from the replica's own host: tcp://127.0.0.1:5557."),
+        ("tcp://10.0.0.1:5557", "KV events must come from the replica's own host: tcp://127.0.0.1:5557."),
+        ("tcp://nobody.internal:5557", "KV events must come from the replica's own host: tcp://127.0.0.1:5557."),
+    ],
+)
+def test_an_event_socket_is_told_what_is_wrong_with_it(acorn: House, pool: Any, endpoint: str, message: str) -> None:
+    """What vLLM's own configuration holds is named; of another host nothing is told, not even whether it would be allowed."""
+    answer = new(acorn.api(), kv_events={"endpoint": endpoint})
+    assert (answer.status_code, answer.json()["error"]["field"], answer.json()["error"]["message"]) == (400, "kv_events.endpoint", message)
+    assert new(acorn.api(), kv_events={"endpoint": "tcp://127.0.0.1:5557"}).status_code == 201
+
+
+def test_an_event_socket_of_a_range_that_is_allowed_no_more_is_refused(acorn: House, pool: Any, settings: Any) -> None:
+    """Also on the replica's own host, which was registered before."""
+    assert new(acorn.api()).status_code == 201
+    settings.ALLOWED_RANGES = ()
+    answer = acorn.api().patch("replicas/a", {"kv_events": {"endpoint": "tcp://127.0.0.1:5557"}})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "kv_events.endpoint")
+    settings.ALLOWED_RANGES = ("127.0.0.0/8",)
+    assert acorn.api().patch("replicas/a", {"kv_events": {"endpoint": "tcp://127.0.0.1:5557"}}).status_code == 200
 
 
 def test_a_role_is_half_of_a_request_where_the_engine_can_hand_over_its_cache(acorn: House, pool: Any) -> None:

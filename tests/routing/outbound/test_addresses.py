@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.outbound.addresses import UrlRefused, address_allowed, check_url, normalise_url, parse_ranges
+from routing.outbound.addresses import MALFORMED, UrlRefused, address_allowed, check_url, normalise_url, parse_ranges
 
 INNER = [
     "http://169.254.169.254/latest/meta-data/",
@@ -64,7 +64,7 @@ INNER = [
 def test_inner_and_odd_urls_are_refused_without_a_word_of_what_was_resolved(url: object) -> None:
     with pytest.raises(UrlRefused) as refused:
         check_url(url, ())
-    assert refused.value.reason in {"format", "scheme", "credentials", "host", "port", "path", "address"}
+    assert refused.value.reason in {*MALFORMED, "address"}
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ async def test_plain_http_only_where_the_operator_allows_it() -> None:
         ("http://hooks.example.org/x", "https"),
         ("ftp://hooks.example.org/x", "scheme"),
         ("https://user:pass@hooks.example.org/x", "credentials"),
-        ("https://hooks.example.org/x?token=1", "format"),
+        ("https://hooks.example.org/x?token=1", "query"),
         ("https://10.0.0.1/x", "address"),
         ("https://hooks.example.org:22/x", "port"),
         (7, "format"),
