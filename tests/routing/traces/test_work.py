@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,6 +30,14 @@ def _done(kind: str, *, before: bytes | None = None, requests: list[TraceRequest
     return perform(head, iter(requests), count=len(requests), watcher=Watcher(**watch), before=before)
 
 
+@cache
+def _whole(kind: str) -> tuple[Outcome, tuple[tuple[int, int | None], ...]]:
+    """Work that nothing breaks off, done once for all that look at it: its outcome, and what it told of its progress."""
+    told: list[tuple[int, int | None]] = []
+    outcome = _done(kind, progress=lambda done, total: told.append((done, total)), tell_s=0.0)
+    return outcome, tuple(told)
+
+
 class _Ends(Exception):
     pass
 
@@ -42,7 +51,7 @@ def _clock() -> Callable[[], float]:
 @pytest.mark.parametrize("kind", WORKS)
 def test_work_that_is_broken_off_goes_on_to_the_same_outcome(kind: str) -> None:
     """Ended at each of its checkpoints in turn; what was done is not done again."""
-    whole = _done(kind)
+    whole, _ = _whole(kind)
     before: bytes | None = None
     ends, told = 0, []
     while True:
@@ -78,8 +87,7 @@ def test_work_that_is_broken_off_goes_on_to_the_same_outcome(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", WORKS)
 def test_progress_ends_where_it_said_it_would(kind: str) -> None:
-    told: list[tuple[int, int | None]] = []
-    _done(kind, progress=lambda done, total: told.append((done, total)), tell_s=0.0)
+    _, told = _whole(kind)
     runs = {"analyze": 1, "replay": 2, "review": 4}[kind]
     assert told[-1] == (runs * len(REQUESTS),) * 2
     assert [done for done, _ in told] == sorted(done for done, _ in told)
@@ -98,7 +106,7 @@ def test_a_checkpoint_of_other_work_is_passed_over() -> None:
 @pytest.mark.parametrize("kind", WORKS)
 def test_a_page_is_whole_by_itself_and_holds_no_markup_of_others(kind: str) -> None:
     """No scripts, nothing from elsewhere, texts escaped, plots inline with ids of their own."""
-    outcome = _done(kind)
+    outcome, _ = _whole(kind)
     html = outcome.html
     assert EVIL not in html
     assert "&lt;img src=x onerror=" in html
