@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -54,7 +54,7 @@ class _StoredBlock(msgspec.Struct, gc=False):
     block_hash: _WireHash
     tokens: list[_Token]
     cache_level: int = 0
-    mm_keys: list[Any] | None = None
+    mm_keys: msgspec.Raw = msgspec.Raw()  # only whether there are any counts: what they hold is not built
     cache_salt: str | None = None
 
 
@@ -99,23 +99,34 @@ _Data = _StoredData | _RemovedData | _UpdatedData | _CreatedData
 _events = msgspec.json.Decoder(list[_Event])
 _data: msgspec.json.Decoder[_Data] = msgspec.json.Decoder(_Data)
 _tagged = msgspec.json.Decoder(_Tagged)
+_NONE: Final = (b"", b"null", b"[]", b"[ ]")
 _TAGS: Final = frozenset({"stored", "removed", "updated", "created"})
 
 
 class BlockSize:
-    """How many tokens a block of one engine has, once that showed. Events that cannot be read before wait here. One for each process of an engine."""
+    """How many tokens a block of one engine has, once that showed. Events that cannot be read before wait here.
+
+    Another process may have another size: numbers that go back begin anew. A restart that no number shows takes a new object.
+    """
 
     def __init__(self, tokens: int | None = None) -> None:
         self.tokens = tokens
+        self._last_id = -1
         self._waiting: list[_Event] = []
         self._waiting_bytes = 0
         self._single: dict[_WireHash, int] = {}  # tokens of blocks that came alone, by hash
 
     def _learn(self, event: _Event) -> list[_Event]:
         """The events that can be read now, in order."""
+        restarted = not event.attention_dp_rank and event.event_id <= self._last_id
+        if restarted:
+            self.tokens = None
+            self._forget()
+        if not event.attention_dp_rank:  # other ranks may count for themselves
+            self._last_id = event.event_id
         if self.tokens is None:
             self.tokens = self._shown_by(event)
-        if self.tokens is None:
+        if self.tokens is None and not restarted:  # that it was restarted must not wait, even if the one block is lost for it
             self._waiting.append(event)
             self._waiting_bytes += len(bytes(event.data))
             if len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
@@ -193,7 +204,7 @@ def _stored(data: _StoredData, group: int, block_tokens: int) -> tuple[Event, ..
             tokens = blocks.pack([token.token_id for token in block.tokens])
         except ValueError as error:
             raise EventError(f"tokens: {error}") from error
-        plain = not block.mm_keys and not any(token.token_extra_id for token in block.tokens)
+        plain = bytes(block.mm_keys) in _NONE and not any(token.token_extra_id for token in block.tokens)
         keys = None if plain else ((("media",),),)
         events.append(
             Stored((own,), parent, tokens, block_tokens, medium=_level(block.cache_level), extra_keys=keys, group=group, cache_salt=block.cache_salt)

@@ -433,6 +433,13 @@ _OUTWARD = [
         ("tests/routing/core/test_sequence.py",),
     ),
     Mutant(
+        "what names a block's media is built",
+        "routing/core/kv_events_trtllm.py",
+        "    mm_keys: msgspec.Raw = msgspec.Raw()",
+        "    mm_keys: list[object] | None = None",
+        ("tests/routing/core/test_kv_events_trtllm.py",),
+    ),
+    Mutant(
         "a replay is read without a bound",
         "routing/dataplane/feeds/kv_sockets.py",
         "        if not self.cut and not self._admit(0):\n",

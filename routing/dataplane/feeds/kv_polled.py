@@ -142,6 +142,8 @@ class PolledSubscription(Followed[Batch]):
     def _act(self, actions: list[Action[Batch]]) -> None:
         for action in actions:
             if isinstance(action, Restarted):
+                if action.cause == "start_time":  # otherwise the numbers told it too
+                    self._size = BlockSize()
                 self._clear_todo()
                 self._restarted(action.generation, time.monotonic())
             elif isinstance(action, Apply):
@@ -165,7 +167,6 @@ class PolledSubscription(Followed[Batch]):
 
     def _restarted(self, generation: int, now_s: float) -> None:
         super()._restarted(generation, now_s)
-        self._size = BlockSize(self._size.tokens)
         self._plane.residency.add(self.target, "unsupported", now_s)
 
     def tick(self, now_s: float) -> None:

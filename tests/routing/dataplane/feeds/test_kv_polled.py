@@ -16,7 +16,7 @@ from tests.fakes.replica import Script
 from tests.fakes.rig import KEY_B, Rig, bumped, replica_entry, until
 from tests.fakes.trtllm import FakePolled, block, removed, running_polled, stored
 from tests.routing.dataplane.conftest import MakeRig
-from tests.routing.dataplane.feeds.test_kv import BLOCK, asked, becomes, counted, held, prompt, tokens
+from tests.routing.dataplane.feeds.test_kv import BLOCK, asked, becomes, check, counted, held, prompt, speak, tokens
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def on(rig: Rig, fake: FakePolled) -> None:
     rig.publish(bumped(rig.acme, pools=(msgspec.structs.replace(rig.acme.pools[0], replicas=(replica,)),), endpoints=endpoints))
 
 
-def prefix(blocks: int, salt: str, *, first: int = 1000, base: int = 1) -> dict[str, Any]:
+def prefix(blocks: int, salt: str, *, first: int = 1000, base: int = 1, size: int = BLOCK) -> dict[str, Any]:
     """The event of a prompt's first blocks, and of the partial one behind them."""
-    ids = tokens(blocks, first=first)
-    whole = [block(base + number, ids[number * BLOCK : (number + 1) * BLOCK], salt=salt) for number in range(blocks)]
+    ids = tokens(blocks * size // BLOCK, first=first)
+    whole = [block(base + number, ids[number * size : (number + 1) * size], salt=salt) for number in range(blocks)]
     return stored([*whole, block(base + 9000, [7], salt=salt)])
 
 
@@ -98,6 +98,26 @@ async def test_numbers_that_begin_again_are_another_process(rig: Rig, fake: Fake
     fake.say(prefix(4, salt))
     await becomes(rig, fake, "exact")
     assert held(rig, fake) == 4
+
+
+@pytest.mark.parametrize("shown_by", ["numbers", "start time"])
+async def test_another_process_may_have_blocks_of_another_size(rig: Rig, fake: FakePolled, shown_by: str) -> None:
+    """Its size is learned anew, and its blocks count."""
+    speak(fake)
+    salt = await exact(rig, fake)
+    await check(rig)
+    fake.say(prefix(20, salt))
+    await until(lambda: held(rig, fake) == 22)
+    if shown_by == "numbers":
+        fake.begin()
+    else:
+        speak(fake, started=2000.0)
+        await check(rig)
+    await until(lambda: held(rig, fake) == 0)
+    fake.say(prefix(4, salt, size=2 * BLOCK))
+    await until(lambda: held(rig, fake) == 4)
+    assert rig.router.plane.events.block_sizes((fake.url, 0)) == (2 * BLOCK,)
+    assert counted(rig, "restart") == 1
 
 
 async def test_an_engine_whose_events_show_no_salts_goes_by_history(rig: Rig, fake: FakePolled) -> None:
