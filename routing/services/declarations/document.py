@@ -19,8 +19,9 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An artifact's content, or the SHA-256 of one that the tenant holds already."""
+    """An artifact's content, or the SHA-256 of one that the tenant holds already. ``path`` is the field that names it."""
 
+    path: str
     kind: str
     name: str
     sha256: str

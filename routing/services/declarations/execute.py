@@ -42,6 +42,7 @@ class Executor:
     now: datetime
     problems: list[Problem] = field(default_factory=list)
     _tenants: dict[str, UUID] = field(default_factory=dict)
+    _refused: set[tuple[str, str, str]] = field(default_factory=set)  # files, by tenant, kind and SHA-256
 
     def run(self, steps: list[Step]) -> None:
         """Carry out all steps, each in a savepoint, so that all refusals come at once.
@@ -64,7 +65,7 @@ class Executor:
             raise DeclarationError(self.document.file, self.problems)
 
     def _note(self, step: Step, message: str, at: str | None) -> None:
-        path = f"{step.path}.{at}" if at and step.path else step.path
+        path = _written(step, at)
         if path and any(problem.path == path for problem in self.problems):
             return  # what was found before anything was done, said again by a service
         self.problems.append(Problem(self.document.line(path), path or f"{step.tenant}: {step.kind} {step.name}", message))
@@ -169,12 +170,18 @@ class Executor:
     def artifact(self, step: Step, tenant_id: UUID) -> None:
         """Keep a file."""
         file: doc.File = step.wanted
-        artifacts.store(tenant_id=tenant_id, actor=self.actor, kind=file.kind, name=file.name, content=file.content or b"")
+        try:
+            artifacts.store(tenant_id=tenant_id, actor=self.actor, kind=file.kind, name=file.name, content=file.content or b"")
+        except Refusal:
+            self._refused.add((step.tenant, file.kind, file.sha256))
+            raise
 
     def model(self, step: Step, tenant_id: UUID) -> None:
         """Create, change or delete a model."""
         if step.op == "-":
             catalogue.delete_model(tenant_id=tenant_id, actor=self.actor, model_id=queries.model(tenant_id, step.name).id)
+        elif any((step.tenant, file.kind, file.sha256) in self._refused for file in step.wanted.files):
+            raise _MissingError
         elif step.op == "+":
             catalogue.create_model(tenant_id=tenant_id, actor=self.actor, name=step.wanted.name, **step.wanted.fields)
         else:
@@ -282,6 +289,18 @@ class Executor:
             trials.start(tenant_id=tenant_id, actor=self.actor, endpoint_id=endpoint_id, policy=_choice(wanted.policy), share=wanted.share)
         except Invalid as refusal:
             raise Invalid(refusal.message, field=f"candidate.{refusal.field}") from None
+
+
+def _written(step: Step, at: str | None) -> str:
+    """Where the file has what a service calls ``at``: an artifact is one field of the file, and a model's are below ``tokenizer``."""
+    if not at or not step.path or step.kind == "artifact":
+        return step.path
+    if step.kind == "model" and step.op != "-":
+        for file in step.wanted.files:
+            if at == f"{file.kind}_sha256":
+                return str(file.path)
+        at = {"tokenizer_revision": "tokenizer.revision", "chat_template_revision": "tokenizer.chat_template_revision"}.get(at, at)
+    return f"{step.path}.{at}"
 
 
 def _found(find: Callable[[UUID, str], Any], tenant_id: UUID, name: str) -> Any:

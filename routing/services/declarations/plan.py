@@ -142,7 +142,7 @@ def _models(wanted: doc.Tenant, state: State, options: Options) -> Iterator[Step
         for file in model.files:
             key = (file.kind, file.sha256)
             if file.content is not None and key not in state.artifacts and key not in files:
-                yield Step("+", "artifact", wanted.slug, f"{file.name} sha256:{file.sha256[:12]}", model.path, wanted=file)
+                yield Step("+", "artifact", wanted.slug, f"{file.name} sha256:{file.sha256[:12]}", file.path, wanted=file)
             files.add(key)
         held = state.models.get(model.name)
         if held is None:

@@ -54,10 +54,11 @@ def artifact(fields: Fields, *, kind: str, at: str, digest_at: str) -> File | No
     if node is None:
         if digest is None:
             return None
+        path = f"{fields.path}.{digest_at}"
         if len(digest) != 64 or any(character not in "0123456789abcdef" for character in digest):
-            reader.refuse(f"{fields.path}.{digest_at}", "must be the 64 lower-case hexadecimal digits of a SHA-256")
+            reader.refuse(path, "must be the 64 lower-case hexadecimal digits of a SHA-256")
             return None
-        return File(kind=kind, name="", sha256=digest, content=None)
+        return File(path=path, kind=kind, name="", sha256=digest, content=None)
     where = fields.reader_text(node, path, None)
     if where is None:
         return None
@@ -68,7 +69,7 @@ def artifact(fields: Fields, *, kind: str, at: str, digest_at: str) -> File | No
     if digest is not None and digest != actual:
         reader.refuse(f"{fields.path}.{digest_at}", f"the file has the SHA-256 {actual}")
         return None
-    return File(kind=kind, name=Path(where).name, sha256=actual, content=content)
+    return File(path=path, kind=kind, name=Path(where).name, sha256=actual, content=content)
 
 
 def _file(reader: Reader, where: str, path: str, node: Node, maximum: int) -> bytes | None:
