@@ -64,13 +64,16 @@ class Contents(Holdings):
         if tier is None:
             self.counters["unknown_medium"] += len(hashes)
             return
-        if not hashes or table.unusable is not None:
+        if not (hashes or event.sparse) or table.unusable is not None:
             return
-        if tier or not event.tokens:
+        if tier or not (event.tokens or event.sparse):
             self._reach(table, event, tier)
             return
         group = self._group(table, event)
         if group is None:
+            return
+        if event.sparse or group.by_hash:
+            self._store_by_hash(table, group, event)
             return
         if not self._store_in(table, group, event):
             self._store_in(table, group, event, again=True)
@@ -97,6 +100,34 @@ class Contents(Holdings):
             self.drop_segment(twin.segment)
             return False
         return True
+
+    def _store_by_hash(self, table: Table, group: Group, event: Stored) -> None:
+        """Blocks of a windowed group that keeps some of a prompt alone, as vLLM's do: what a hit needs, which is little of a long prompt. Its events
+        name them without saying which they are, and the first, with the salt, is mostly left out. They are found by their hashes, through the blocks
+        of full attention (:mod:`routing.core.event_windows`): so nothing is known of them without such a group, whose events come with these.
+        """
+        if group.window_blocks is None or (group.by_hash and not group.goes_on and not _names(table, group)):
+            self.give_up(table, "unknown_spec_kind")
+            return
+        group.by_hash, group.goes_on = True, bool(event.continued)
+        if event.parent is None and not event.sparse and not table.counting:
+            return  # vLLM's full report mode names all blocks of what it reuses here, and most are not kept
+        for hash_ in event.hashes:
+            known = self.known(group, hash_)
+            if known is not None:
+                self.counters["copies"] += self._again(known, 0, counting=table.counting)
+            elif hash_ in group.hashed:
+                group.hashed[hash_] = more(group.hashed[hash_], 0, counting=table.counting)
+                self.counters["copies"] += table.counting
+            else:
+                self._keep_hash(group, hash_, 1)
+
+    def _keep_hash(self, group: Group, hash_: Hash, copies: int) -> None:
+        group.hashed[hash_] = copies
+        self.ignored += 1  # of the same bound: it takes as much
+        if group.ignored.pop(hash_, None) is not None:
+            self.ignored -= 1
+        self.counters["stored"] += 1
 
     def _group(self, table: Table, event: Stored) -> Group | None:
         group = table.groups.get(event.group)
@@ -347,6 +378,9 @@ class Contents(Holdings):
             group.parked[waiting.salt].move_to_end(hash_)
             return False
         lanes = self.leave_parked(group, waiting)
+        if group.by_hash:
+            self._keep_hash(group, hash_, max(1, lanes & 255))
+            return True
         try:
             place = self._place_unparked(group, name, waiting, parent)
             if place is None:
@@ -375,6 +409,11 @@ class Contents(Holdings):
         if parent is not None or reason == "foreign":
             raise Conflict
         return None if reason is None else Place(ignored=reason)
+
+
+def _names(table: Table, group: Group) -> bool:
+    """Whether blocks of full attention end wherever this group's do."""
+    return any(other.window_blocks is None and group.block_tokens % other.block_tokens == 0 for other in table.groups.values())
 
 
 def _holds(known: Block | Waiting | None) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from routing.core.event_tables import (
     GONE_S,
@@ -137,7 +138,9 @@ class Holdings:
         for hash_ in event.hashes:
             known = self.known(group, hash_)
             if known is None:
-                if hash_ in group.ignored and not tier:
+                if hash_ in group.hashed and not tier:
+                    self._remove_hashed(group, hash_, counting=table.counting)
+                elif hash_ in group.ignored and not tier:
                     del group.ignored[hash_]
                     self.ignored -= 1
                 else:
@@ -161,6 +164,13 @@ class Holdings:
                 self.leave_parked(group, known)
             else:
                 self.leave_orphans(group, known)
+
+    def _remove_hashed(self, group: Group, hash_: Hash, *, counting: bool) -> None:
+        self.counters["removed"] += 1
+        group.hashed[hash_] = fewer(group.hashed[hash_], 0, counting=counting)
+        if not group.hashed[hash_]:
+            del group.hashed[hash_]
+            self.ignored -= 1
 
     def _note_gone(self, group: Group, digest: bytes, now_s: float) -> None:
         gone = group.gone
@@ -197,7 +207,7 @@ class Holdings:
                     del self.parked_in[salt]
             self.parked_bytes -= group.parked_bytes
             self.orphan_bytes -= group.orphan_bytes
-            self.ignored -= len(group.ignored)
+            self.ignored -= len(group.ignored) + len(group.hashed)
             self._remains.append(group.given_up())
         table.groups.clear()
         table.sizes = ()
@@ -252,9 +262,10 @@ class Holdings:
                 self.leave_orphans(group, next(iter(group.orphans.values())))
                 self.counters["orphans_dropped"] += 1
         while self.ignored > self._ignored_limit:
-            group = self._payer(lambda each: len(each.ignored))
-            for _ in range(1 + len(group.ignored) // 64):
-                group.ignored.popitem(last=False)
+            group = self._payer(lambda each: len(each.ignored) + len(each.hashed))
+            paying: OrderedDict[Hash, Any] = group.hashed if len(group.hashed) > len(group.ignored) else group.ignored
+            for _ in range(1 + len(paying) // 64):
+                paying.popitem(last=False)
                 self.ignored -= 1
                 self.counters["ignored_dropped"] += 1
 

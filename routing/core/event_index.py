@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from routing.core import blocks
 from routing.core.event_contents import Contents
 from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, MEDIA, Applied, Group, Medium, Name, Owner, Segment, Table, Target, Unusable
-from routing.core.event_windows import Window, agreed
+from routing.core.event_windows import Window, add_by_hash, agreed
 from routing.core.kv_events import Batch, Cleared, Removed, Stored
 
 Chain = Callable[[int], Sequence[bytes]]  # block size in tokens -> digests of whole blocks
@@ -239,14 +239,18 @@ class EventIndex:
         """As :meth:`match_chain`, of several KV groups, or of one that needs no more than a window."""
         tokens = gpu_tokens = 1 << 62
         lowest, unit = 0, 1
-        windows = []
+        windows: list[Window] = []
+        full: list[tuple[Segment, Sequence[bytes]]] = []
         for group in table.groups.values():
             block_tokens, digests = group.block_tokens, chain(group.block_tokens)
             unit = math.lcm(unit, block_tokens)
             segment = group.segments.get(ns_key)
+            if group.by_hash:
+                continue
             if segment is None:
                 tokens = 0
             elif group.window_blocks is None:
+                full.append((segment, digests))
                 held, gpu, tier = self._held(segment, digests)
                 lowest = max(lowest, tier)
                 tokens = min(tokens, held * block_tokens)
@@ -256,6 +260,9 @@ class EventIndex:
                 windows.append(Window(segment.held, digests, block_tokens, group.window_blocks))
             if not tokens:
                 break
+        for group in table.groups.values():
+            if group.by_hash and tokens and not add_by_hash(windows, group, full):
+                tokens = 0
         tokens = agreed(tokens, unit, windows)
         gpu_tokens = min(gpu_tokens, tokens)
         gpu_tokens -= gpu_tokens % unit
@@ -362,14 +369,16 @@ class EventIndex:
                 credited=sum(len(segment.held) for group in table.groups.values() for segment in group.segments.values()),
                 parked=sum(len(parked) for group in table.groups.values() for parked in group.parked.values()),
                 orphans=sum(len(group.orphans) for group in table.groups.values()),
-                ignored=sum(len(group.ignored) for group in table.groups.values()),
+                ignored=sum(len(group.ignored) + len(group.hashed) for group in table.groups.values()),
             )
             for target, table in self._tables.items()
         }
 
     def holdings(self) -> dict[Target, dict[bytes, dict[bytes, object]]]:
-        """What each target's first KV group holds: its blocks by namespace and digest, oldest first. To be read at once and not kept."""
-        first = {target: next(iter(table.groups.values())) for target, table in self._tables.items() if table.groups and table.unusable is None}
+        """What each target's first KV group of full attention (or, without one, its first) holds: its blocks by namespace and digest, oldest first.
+        To be read at once and not kept."""
+        usable = {target: table.groups.values() for target, table in self._tables.items() if table.groups and table.unusable is None}
+        first = {target: min(groups, key=lambda each: each.window_blocks is not None) for target, groups in usable.items()}
         return {target: {ns_key: segment.held for ns_key, segment in group.segments.items()} for target, group in first.items()}  # type: ignore[misc]
 
     def owners(self) -> dict[bytes, tuple[int, int]]:

@@ -201,7 +201,7 @@ class Group:
     """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
 
     __slots__ = (
-        *("block_tokens", "gone", "ignored", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
+        *("block_tokens", "by_hash", "goes_on", "gone", "hashed", "ignored", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
         *("segments", "waiting_for", "width", "window_blocks"),
     )
 
@@ -216,6 +216,9 @@ class Group:
         self.orphans: OrderedDict[Hash, Waiting] = OrderedDict()
         self.waiting_for: dict[Hash, Hash | dict[Hash, None]] = {}  # by the parent that orphans lack; most lack one of their own
         self.ignored: OrderedDict[Hash, Ignored] = OrderedDict()
+        self.by_hash = False  # a windowed group whose events leave blocks out: those that came since are known by their hashes alone
+        self.goes_on = False  # the last of these events was a piece of one, and not its last
+        self.hashed: OrderedDict[Hash, int] = OrderedDict()  # copies
         self.gone: OrderedDict[bytes, float] = OrderedDict()  # credited blocks removed of late, by digest: when, oldest first
         self.parked_bytes = 0
         self.orphan_bytes = 0
@@ -236,11 +239,15 @@ class Group:
         if others in (child, {}):
             del self.waiting_for[parent]
 
+    def holds(self, hash_: Hash) -> bool:
+        """Whether there is a block of this hash, whoever's it is."""
+        return hash_ in self.hashed or hash_ in self.known
+
     def given_up(self) -> Remains:
         """Hold nothing any more; what was held comes back, to be taken apart in slices."""
-        remains = Remains(self.segments, self.known, self.parked, (self.orphans, self.waiting_for, self.ignored, self.gone))
+        remains = Remains(self.segments, self.known, self.parked, (self.orphans, self.waiting_for, self.ignored, self.hashed, self.gone))
         self.known, self.segments, self.parked, self.waiting_for = {}, {}, {}, {}
-        self.orphans, self.ignored, self.gone = OrderedDict(), OrderedDict(), OrderedDict()
+        self.orphans, self.ignored, self.hashed, self.gone = OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict()
         self.parked_bytes = self.orphan_bytes = 0
         return remains
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Final
 
+from routing.core.event_tables import Group, Segment
+
 MAX_ROUNDS: Final = 64  # engines come to terms in two or three; one that chooses what it keeps could make thousands of them
 
 
@@ -31,6 +33,32 @@ class Window:
                 end = first
         self._first = first
         return end * self._block_tokens
+
+
+class _Named:
+    """The blocks of a windowed group by digest, where events tell their hashes alone: under one hash all groups have the same prefix, so what a
+    namespace's blocks of full attention are called is what this group's are called."""
+
+    __slots__ = ("_full", "_group")
+
+    def __init__(self, group: Group, full: Segment) -> None:
+        self._full = full.held
+        self._group = group
+
+    def __contains__(self, digest: object) -> bool:
+        block = self._full.get(digest)  # type: ignore[call-overload]
+        return block is not None and self._group.holds(block.hash)
+
+
+def add_by_hash(windows: list[Window], group: Group, full: Sequence[tuple[Segment, Sequence[bytes]]]) -> bool:
+    """Add the window of a group whose blocks are known by hash alone. ``full``: a namespace's blocks in groups of full attention, and the prompt's
+    digests there. False: in none of these a block ends wherever one of this group does."""
+    for segment, digests in full:
+        ratio, rest = divmod(group.block_tokens, segment.group.block_tokens)
+        if group.window_blocks is not None and not rest:
+            windows.append(Window(_Named(group, segment), digests[ratio - 1 :: ratio], group.block_tokens, group.window_blocks))
+            return True
+    return False
 
 
 def agreed(tokens: int, unit: int, windows: Sequence[Window]) -> int:

@@ -45,8 +45,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """Consecutive blocks of one chain became findable (or, with no tokens, reached another tier: only the hashes of such an event are read).
 
     ``tokens`` holds ``len(hashes) * block_tokens`` packed ids, or nothing. ``extra_keys`` has one entry for each block, or is None: then no block has
-    any. ``parent`` is the engine's hash of the block before the first; None: the first is a prompt's first. ``continued``, never from the wire:
-    this is a piece of a larger event (:mod:`routing.core.kv_pieces`), others follow, and these are all hashes of that event.
+    any. ``parent`` is the engine's hash of the block before the first; None: the first is a prompt's first. ``sparse``: the engine keeps some of
+    these blocks alone and names those, not which they are, so there are no tokens. ``continued``, never from the wire: this is a piece of a larger
+    event (:mod:`routing.core.kv_pieces`), others follow, and these are all hashes of that event.
     """
 
     hashes: tuple[Hash, ...]
@@ -62,6 +63,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     locality: str | None = None
     ownership: str | None = None
     cache_salt: str | None = None
+    sparse: bool = False
     continued: frozenset[Hash] = NO_HASHES
 
 
@@ -217,6 +219,8 @@ def salt_of(stored: Stored) -> str | None:
     """
     if stored.parent is not None:
         return None
+    if stored.sparse:  # the first that is kept need not be the prompt's first
+        return None
     if stored.cache_salt is not None:
         return stored.cache_salt
     if not stored.extra_keys:
@@ -250,14 +254,15 @@ def _stored(wire: _StoredWire) -> Event:
     if not _in_gpu(wire):
         group, size = wire.group_idx or 0, max(0, block_tokens)
         return Stored(_hashes(hashes), None, b"", size, wire.medium, group=group, locality=wire.locality, ownership=wire.ownership)
-    if token_ids and (block_tokens < 1 or len(token_ids) != len(hashes) * block_tokens):
+    if token_ids and (block_tokens < 1 or len(token_ids) % block_tokens or len(token_ids) < len(hashes) * block_tokens):
         raise EventError(f"token_ids: {len(token_ids)} ids for {len(hashes)} blocks of {block_tokens}")
+    sparse = len(token_ids) > len(hashes) * max(0, block_tokens)
     try:
         extra_keys = _extra_keys(bytes(wire.extra_keys), len(hashes))
     except _TooManyKeys:
         return Unknown("BlockStored with very many keys")  # credited to nobody
     try:
-        tokens = struct.pack(f"<{len(token_ids)}I", *token_ids)
+        tokens = b"" if sparse else struct.pack(f"<{len(token_ids)}I", *token_ids)
     except struct.error as error:
         raise EventError("token_ids: an id is not an integer from 0 to 2**32 - 1") from error
     parent = wire.parent_block_hash
@@ -275,6 +280,7 @@ def _stored(wire: _StoredWire) -> Event:
         wire.locality,
         wire.ownership,
         wire.cache_salt,
+        sparse,
     )
 
 

@@ -39,7 +39,7 @@ def _parts(event: Event, most: int) -> Iterator[tuple[Event, int]]:
     if not isinstance(event, Stored | Removed) or len(event.hashes) <= most:
         yield event, max(1, len(event.hashes)) if isinstance(event, Stored | Removed) else 1
         return
-    whole = frozenset(event.hashes) if isinstance(event, Stored) and event.tokens else NO_HASHES
+    whole = frozenset(event.hashes) if isinstance(event, Stored) and (event.tokens or event.sparse) else NO_HASHES
     for start in range(0, len(event.hashes), most):
         hashes = event.hashes[start : start + most]
         yield (msgspec.structs.replace(event, hashes=hashes) if isinstance(event, Removed) else _part(event, start, hashes, whole)), len(hashes)

@@ -29,6 +29,7 @@ STRANGERS = ("tests/contracts/test_strangers.py::test_in_every_header",)
 KV_EVENTS = "tests/routing/core/test_kv_events.py"
 EVENT_INDEX = "tests/routing/core/test_event_index.py"
 EVENT_LAWS = "tests/routing/core/test_event_index_laws.py"
+BY_HASH = "tests/routing/core/test_event_by_hash.py"
 EVENT_CLAIMS = "tests/routing/core/test_event_claims.py"
 EVENT_WINDOWS = "tests/routing/core/test_event_windows.py"
 KV_UNKNOWN = "tests/routing/dataplane/feeds/test_kv_unknown.py"
@@ -794,6 +795,41 @@ _EVENTS = [
         "        if not self._store_in(table, group, event):\n            self._store_in(table, group, event, again=True)\n",
         "        while not self._store_in(table, group, event):\n            pass\n",
         (f"{EVENT_INDEX}::test_an_event_whose_blocks_each_find_twins_is_stored_twice_at_most",),
+    ),
+    Mutant(
+        "a windowed group holds whatever full attention holds",
+        "routing/core/event_windows.py",
+        "return block is not None and self._group.holds(block.hash)",
+        "return block is not None",
+        (BY_HASH,),
+    ),
+    Mutant(
+        "the first block that a window keeps says whose the prompt is",
+        "routing/core/kv_events.py",
+        "    if stored.sparse:",
+        "    if False:",
+        (f"{BY_HASH}::test_the_first_that_is_kept_says_no_salt",),
+    ),
+    Mutant(
+        "a report of reuse believed of a windowed group",
+        "routing/core/event_contents.py",
+        "        if event.parent is None and not event.sparse and not table.counting:",
+        "        if False:",
+        (f"{BY_HASH}::test_a_report_of_reuse_is_not_believed_of_a_windowed_group",),
+    ),
+    Mutant(
+        "a window that nothing names is exact for ever",
+        "routing/core/event_contents.py",
+        "(group.by_hash and not group.goes_on and not _names(table, group))",
+        "False",
+        (f"{BY_HASH}::test_a_group_whose_blocks_nothing_names_makes_a_steady_state",),
+    ),
+    Mutant(
+        "blocks that are known by hash alone have no bound",
+        "routing/core/event_contents.py",
+        "        self.ignored += 1  # of the same bound: it takes as much\n",
+        "",
+        (f"{BY_HASH}::test_hashes_have_a_bound",),
     ),
     Mutant(
         "another adapter's blocks under one salt",
