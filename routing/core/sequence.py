@@ -123,6 +123,11 @@ class Tracker(Generic[T]):
         return self._replaying
 
     @property
+    def behind(self) -> bool:
+        """Something may have been sent that was neither applied nor reported lost; a :class:`CaughtUp` will say when that is over."""
+        return self._behind
+
+    @property
     def held(self) -> int:
         """Live batches that wait for a replay."""
         return len(self._held)

@@ -290,7 +290,7 @@ class Subscription(Followed[bytes]):
             self._applied(work.batch, work.generation, now_s)
         elif isinstance(work, Gap):
             self._gap(work, now_s)
-        else:
+        elif not self.tracker.behind:  # the connection may have been lost since
             self._caught_up(now_s)
 
     def _ask(self, action: AskReplay) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from routing.core import sequence
-from routing.core.sequence import Apply
+from routing.core.sequence import Apply, CaughtUp
 from routing.core.snapshot import KvEvents
 from routing.dataplane.feeds import kv_followed, load
 from routing.dataplane.feeds.kv_subscription import Subscription
@@ -323,6 +323,21 @@ async def test_a_source_that_comes_back_is_asked_for_what_was_missed(rig: Rig, s
     await becomes(rig, rig.a, "exact")
     assert source.asked == [0, 1]  # from the last one that was applied
     assert counted(rig, "restart") == 0
+
+
+async def test_what_was_caught_up_before_the_connection_was_lost_makes_nothing_exact(rig: Rig, source: FakeSource) -> None:
+    """It was still to be done when the connection ended: the state would be exact as long as nobody is there."""
+    await exact(rig, source)
+    (subscription,) = rig.router.kv._subscriptions.values()
+    assert isinstance(subscription, Subscription)
+    rig.router.plane.residency.add(subscription.target, "replay", time.monotonic())
+    subscription._act([CaughtUp(-1)])
+    await becomes(rig, rig.a, "exact")  # the control
+    await source.stop()
+    await until(lambda: standing(rig, rig.a) == ("degraded", "stale"))
+    subscription._act([CaughtUp(-1)])
+    await until(lambda: not subscription._todo)
+    assert standing(rig, rig.a) == ("degraded", "stale")
 
 
 @pytest.mark.parametrize("said", [0, 5], ids=["said nothing yet", "said more than the old one"])
