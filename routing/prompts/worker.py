@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from routing.prompts import frames
+from routing.prompts import faults, frames
 from routing.prompts.encoding import Encoder, TokenizerRefused
 from routing.prompts.template import ChatTemplate, TemplateRefused, compile_artifact, render, rendered
 
@@ -50,6 +50,7 @@ class Worker:
             "render": self.render,
             "cut": self.cut,
             "encode": self.encode,
+            "fault": faults.fault,
         }
         try:
             operation, processor_s, *arguments = request

@@ -15,6 +15,8 @@ from django.db.models import Q, Sum
 
 from routing.core import artifact
 from routing.models import Artifact, ModelSpec
+from routing.prompts.faults import tidied
+from routing.prompts.pool import Pool, PoolLimits, Refused
 from routing.prompts.service import Prompts
 from routing.services import support
 from tenants import changes
@@ -54,11 +56,12 @@ def _check(kind: str, content: bytes) -> None:
 
 _REFUSED = {
     "bad_tokenizer": "This tokenizer.json cannot be loaded.",
-    "bad_template": "This chat template does not compile. Use a Jinja template, or a tokenizer_config.json that holds one.",
+    "bad_template": "This chat template does not compile.",
     "deadline": "It did not compile within the time that is allowed for it.",
     "memory": "It did not compile within the memory that is allowed for it.",
 }
 COMPILE_S = 20.0
+_OWNER = b"upload"
 
 
 def _compile(kind: artifact.Kind, content: bytes, digest: bytes) -> None:
@@ -74,13 +77,30 @@ def _compile(kind: artifact.Kind, content: bytes, digest: bytes) -> None:
         try:
             if not prompts.load(digest, content, kind):
                 return "memory"
-            return await prompts.admit(digest, kind, owner=b"upload", deadline_s=COMPILE_S)
+            return await prompts.admit(digest, kind, owner=_OWNER, deadline_s=COMPILE_S)
         finally:
             await prompts.stop()
 
     reason = asyncio.run(admitted())
-    if reason is not None:
-        raise Invalid(_REFUSED.get(reason, f"It could not be compiled ({reason})."), field="content")
+    if reason is None:
+        return
+    told = _REFUSED.get(reason, f"It could not be compiled ({reason}).")
+    if reason.startswith("bad_") and (fault := asyncio.run(_fault(kind, content, digest))):
+        told = f"{told.removesuffix('.')}: {fault}."
+    raise Invalid(told, field="content")
+
+
+async def _fault(kind: artifact.Kind, content: bytes, digest: bytes) -> str:
+    """What is wrong with an artifact, as another worker of the sandbox says; "" where it cannot say."""
+    pool = Pool(PoolLimits(workers=1))
+    await pool.start()
+    try:
+        said = await pool.run(owner=_OWNER, needs=(), culprit=digest, operation="fault", arguments=[kind, content], limit_s=COMPILE_S)
+    except Refused:
+        return ""
+    finally:
+        await pool.stop()
+    return tidied(said)
 
 
 def store(*, tenant_id: UUID, actor: Actor, kind: str, name: str, content: bytes) -> tuple[Artifact, bool]:

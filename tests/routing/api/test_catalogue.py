@@ -68,9 +68,11 @@ def test_bad_artifacts_name_the_field(acorn: House, body: Any, field: str) -> No
 
 
 def test_what_does_not_compile_says_so(acorn: House) -> None:
-    """A template that routers could not run is refused where it is uploaded; one that is odd and compiles is not."""
-    refused = keep(acorn.api(), b"{{ unclosed", "chat_template").json()["error"]
-    assert refused["message"].startswith("This chat template does not compile.")
+    """A template that routers could not run is refused where it is uploaded, with the line at fault; one that is odd and compiles is not."""
+    refused = keep(acorn.api(), b"fine\n{{ unclosed", "chat_template").json()["error"]
+    assert refused["message"] == "This chat template does not compile: line 2: unexpected end of template, expected 'end of print statement'."
+    configuration = keep(acorn.api(), b'{"tokenizer_class": "X", "chat_template": "x"}').json()["error"]
+    assert configuration["message"].startswith("This tokenizer.json cannot be loaded: this is a tokenizer_config.json, which goes where")
     assert keep(acorn.api(), b"{{ nonsense | tojson }}", "chat_template").status_code == 201
     bundle = b'{"chat_template": "{{ bos_token }}{{ messages }}", "bos_token": "x"}'
     assert keep(acorn.api(), bundle, "chat_template").status_code == 201
