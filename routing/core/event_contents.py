@@ -249,6 +249,7 @@ class Contents(Holdings):
         block = Block(hash_, digest, parent, segment.number, more(lanes, tier, counting=False), 0)
         group.known[hash_] = block
         segment.add(block)
+        group.credited += 1
         self.blocks += 1
         self.counters["stored"] += 1
         return digest
@@ -275,6 +276,7 @@ class Contents(Holdings):
         if place.salt:
             group.parked.setdefault(place.salt, OrderedDict())[hash_] = waiting
             self.parked_in[place.salt] = self.parked_in.get(place.salt, 0) + 1
+            group.parked_blocks += 1
             group.parked_bytes += waiting.size_bytes
             self.parked_bytes += waiting.size_bytes
             self.counters["parked"] += 1

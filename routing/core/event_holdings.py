@@ -10,6 +10,7 @@ from routing.core.event_tables import (
     GONE_S,
     MAX_GONE,
     SALT_BYTES,
+    SEGMENT_BLOCKS,
     WAITING_BYTES,
     Block,
     Dropped,
@@ -100,7 +101,8 @@ class Holdings:
         segment = group.segments.get(name.ns_key)
         if segment is None:
             self._numbers += 1
-            segment = group.segments[name.ns_key] = self.segments[self._numbers] = Segment(self._numbers, name, group)
+            segment = group.segments[name.ns_key] = self.segments[self._numbers] = Segment(self._numbers, name, group.itself)
+            name.owner.segments += 1
         return segment
 
     def leave_orphans(self, group: Group, waiting: Waiting, *, listed: bool = True) -> int:
@@ -120,6 +122,7 @@ class Holdings:
         del group.known[waiting.hash]
         if not parked:
             del group.parked[salt]
+        group.parked_blocks -= 1
         group.parked_bytes -= waiting.size_bytes
         self.parked_bytes -= waiting.size_bytes
         self.parked_in[salt] -= 1
@@ -184,8 +187,10 @@ class Holdings:
 
     def drop(self, block: Block) -> None:
         segment = self.segments[block.segment]
-        del segment.group.known[block.hash]
+        group = segment.group
+        del group.known[block.hash]
         segment.drop(block)
+        group.credited -= 1
         self.blocks -= 1
         if not segment.held:  # a namespace that comes no more would keep a table as large as it ever was
             self._forget(segment)
@@ -193,12 +198,15 @@ class Holdings:
     def _forget(self, segment: Segment) -> None:
         del segment.group.segments[segment.name.ns_key]
         del self.segments[segment.number]
+        segment.name.owner.segments -= 1
 
     def empty(self, table: Table) -> None:
         """Forget all of a table's blocks: at once for whoever asks, in slices (:meth:`sweep`) for the memory that they take."""
         for group in table.groups.values():
             for segment in group.segments.values():
-                segment.name.owner.blocks -= len(segment.held)
+                owner = segment.name.owner
+                owner.segments -= 1
+                owner.blocks -= len(segment.held)
                 self.blocks -= len(segment.held)
                 del self.segments[segment.number]
             for salt, parked in group.parked.items():
@@ -222,9 +230,19 @@ class Holdings:
             most -= found + 1  # one without entries counts too
 
     @property
+    def weight(self) -> int:
+        """What all credited blocks and their segments take, in blocks."""
+        return self.blocks + SEGMENT_BLOCKS * len(self.segments)
+
+    @property
     def remains(self) -> int:
         """Blocks that were forgotten and still take memory."""
         return sum(map(len, self._remains))
+
+    @property
+    def remaining_weight(self) -> int:
+        """What was forgotten and still takes memory, in blocks."""
+        return sum([len(each) + SEGMENT_BLOCKS * each.segments for each in self._remains])
 
     def drop_name(self, salt: str) -> None:
         """Forget a claim and its blocks."""
@@ -241,6 +259,7 @@ class Holdings:
     def drop_segment(self, segment: Segment) -> None:
         """Forget a namespace's blocks in one KV group: as :meth:`empty` does, the memory that they take in slices."""
         segment.name.owner.blocks -= len(segment.held)
+        segment.group.credited -= len(segment.held)
         self.blocks -= len(segment.held)
         self._forget(segment)
         self._remains.append(Dropped(segment))
@@ -252,7 +271,7 @@ class Holdings:
 
     def trim(self) -> None:
         """Drop down to every bound."""
-        if self.blocks > self.capacity_blocks:
+        if self.weight > self.capacity_blocks:
             self._trim_owners()
         if self.parked_bytes > self._parked_limit_bytes:
             self._trim_parked()
@@ -271,18 +290,16 @@ class Holdings:
 
     def _trim_owners(self) -> None:
         """From whoever holds most, and from nobody below an equal share."""
-        while self.blocks > self.capacity_blocks:
-            active = [owner for owner in self.owners.values() if owner.blocks]
-            payer = max(active, key=lambda owner: owner.blocks)
-            over_share = payer.blocks - self.capacity_blocks // len(active)
-            left = max(1, min(over_share, self.blocks - self.capacity_blocks))
-            while left:
+        while self.weight > self.capacity_blocks and (active := [owner for owner in self.owners.values() if owner.blocks]):
+            payer = max(active, key=lambda owner: owner.weight)
+            over_share = payer.weight - self.capacity_blocks // len(active)
+            left = payer.weight - max(1, min(over_share, self.weight - self.capacity_blocks))
+            while payer.blocks and payer.weight > left:
                 leaf = next(iter(payer.leaves))
                 if leaf.segment not in self.segments:  # of what was forgotten and is not swept yet
                     del payer.leaves[leaf]
                     continue
                 self.drop(leaf)
-                left -= 1
                 payer.evicted += 1
                 self.counters["evicted"] += 1
 

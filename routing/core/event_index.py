@@ -366,8 +366,8 @@ class EventIndex:
         """Blocks by target."""
         return {
             target: Sizes(
-                credited=sum(len(segment.held) for group in table.groups.values() for segment in group.segments.values()),
-                parked=sum(len(parked) for group in table.groups.values() for parked in group.parked.values()),
+                credited=sum(group.credited for group in table.groups.values()),
+                parked=sum(group.parked_blocks for group in table.groups.values()),
                 orphans=sum(len(group.orphans) for group in table.groups.values()),
                 ignored=sum(len(group.ignored) + len(group.hashed) for group in table.groups.values()),
             )
@@ -389,7 +389,8 @@ class EventIndex:
     def size_bytes(self) -> int:
         """About what everything takes."""
         contents = self._contents
-        return (contents.blocks + contents.remains) * BLOCK_BYTES + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
+        blocks_bytes = (contents.weight + contents.remaining_weight) * BLOCK_BYTES
+        return blocks_bytes + contents.parked_bytes + contents.orphan_bytes + contents.ignored * IGNORED_BYTES
 
 
 def _removed_s(group: Group, chain: Chain, tokens: int) -> float:

@@ -1,7 +1,8 @@
 """What the event index keeps: blocks, and the tables that find them. Internal to :mod:`routing.core.event_index`.
 
-Tens of millions of blocks are possible, so a block is one object without garbage-collector header that names its segment by number: nothing here
-forms a cycle through blocks, and dictionaries of them are not traversed by the collector. 258 to 284 bytes a block, dictionaries included.
+Tens of millions of blocks are possible, so a block is one object without garbage-collector header that names its segment by number, and a segment is
+one as well: nothing here forms a cycle through them, and dictionaries of them are not traversed by the collector. 258 to 284 bytes a block,
+dictionaries included, and 480 to 540 a segment.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+from weakref import ReferenceType, ref
 
 import msgspec
 
@@ -37,6 +39,7 @@ TIERS: Final = {
 FULL_KINDS: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 WINDOW_KINDS: Final = frozenset({"sliding_window", "sliding_window_mla"})
 BLOCK_BYTES = 290  # at most what one credited block takes: 258 to 284 measured by tests/bench/event_index.py, as dictionaries grow
+SEGMENT_BLOCKS = 2  # a namespace in one KV group of a target takes as much as so many blocks besides its own: 480 to 540 bytes measured, of 580
 SALT_BYTES = 640  # what a salt's first parked block takes besides: the salt and the list of its blocks
 WAITING_BYTES = 320  # what one parked or orphaned block takes besides its tokens
 IGNORED_BYTES = 180
@@ -96,17 +99,23 @@ class Waiting(msgspec.Struct, gc=False, eq=False):
 
 
 class Owner:
-    """Whose budget blocks count against. ``leaves``: blocks that nothing continues, least recently used first. ``forgot``: salts were once too many,
-    so whichever is claimed may have been claimed before."""
+    """Whose budget blocks, and the segments that they are in, count against. ``leaves``: blocks that nothing continues, least recently used first.
+    ``forgot``: salts were once too many, so whichever is claimed may have been claimed before."""
 
-    __slots__ = ("blocks", "evicted", "forgot", "leaves", "salts")
+    __slots__ = ("blocks", "evicted", "forgot", "leaves", "salts", "segments")
 
     def __init__(self) -> None:
         self.blocks = 0
+        self.segments = 0
         self.evicted = 0
         self.forgot = False
         self.leaves: OrderedDict[Block, None] = OrderedDict()
         self.salts: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def weight(self) -> int:
+        """What it takes, in blocks."""
+        return self.blocks + SEGMENT_BLOCKS * self.segments
 
 
 class Name:
@@ -122,23 +131,28 @@ class Name:
         self.known_from = known_from
 
 
-class Segment:
+class Segment(msgspec.Struct, gc=False, eq=False):
     """One namespace's blocks in one KV group of one target.
 
     ``lost``: parents that are gone although blocks continue them (by digest, how many): holes, which a whole event stream never leaves.
     ``lower``: blocks held in lower tiers alone.
     """
 
-    __slots__ = ("adapter", "group", "held", "lost", "lower", "name", "number")
+    number: int
+    name: Name
+    its_group: ReferenceType[Group]
+    adapter: str | None = None
+    held: dict[bytes, Block] = {}
+    lost: dict[bytes, int] = {}
+    lower: int = 0
 
-    def __init__(self, number: int, name: Name, group: Group) -> None:
-        self.number = number
-        self.name = name
-        self.group = group
-        self.adapter: str | None = None
-        self.held: dict[bytes, Block] = {}
-        self.lost: dict[bytes, int] = {}
-        self.lower = 0
+    @property
+    def group(self) -> Group:
+        """Its group, which is there as long as the segment is one."""
+        group = self.its_group()
+        if group is None:
+            raise RuntimeError("a segment without its group")
+        return group
 
     def add(self, block: Block) -> None:
         """Take in a new block. It becomes a leaf unless something continues it."""
@@ -201,11 +215,12 @@ class Group:
     """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
 
     __slots__ = (
-        *("block_tokens", "by_hash", "goes_on", "gone", "hashed", "ignored", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
-        *("segments", "waiting_for", "width", "window_blocks"),
+        *("block_tokens", "by_hash", "goes_on", "gone", "hashed", "ignored", "itself", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
+        *("__weakref__", "credited", "parked_blocks", "segments", "waiting_for", "width", "window_blocks"),
     )
 
     def __init__(self, block_tokens: int, window_tokens: int | None) -> None:
+        self.itself = ref(self)
         self.block_tokens = block_tokens
         self.width = block_tokens * TOKEN_BYTES
         # A windowed group needs only the blocks that the window reaches back to; None: all of the prefix.
@@ -220,6 +235,8 @@ class Group:
         self.goes_on = False  # the last of these events was a piece of one, and not its last
         self.hashed: OrderedDict[Hash, int] = OrderedDict()  # copies
         self.gone: OrderedDict[bytes, float] = OrderedDict()  # credited blocks removed of late, by digest: when, oldest first
+        self.credited = 0  # blocks of all segments: whoever looks at sizes asks each second
+        self.parked_blocks = 0
         self.parked_bytes = 0
         self.orphan_bytes = 0
 
@@ -248,7 +265,7 @@ class Group:
         remains = Remains(self.segments, self.known, self.parked, (self.orphans, self.waiting_for, self.ignored, self.hashed, self.gone))
         self.known, self.segments, self.parked, self.waiting_for = {}, {}, {}, {}
         self.orphans, self.ignored, self.hashed, self.gone = OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict()
-        self.parked_bytes = self.orphan_bytes = 0
+        self.credited = self.parked_blocks = self.parked_bytes = self.orphan_bytes = 0
         return remains
 
     def came(self, parent: Hash) -> list[Hash]:
@@ -277,6 +294,11 @@ class Remains:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def segments(self) -> int:
+        """How many are not taken apart yet."""
+        return len(self._segments)
 
     def shed(self, most: int) -> int:
         """Take at most so many entries apart; returns how many it found, fewer where nothing is left."""
@@ -308,6 +330,11 @@ class Dropped:
 
     def __len__(self) -> int:
         return len(self._segment.held)
+
+    @property
+    def segments(self) -> int:
+        """As :attr:`Remains.segments`."""
+        return 1 if self._segment.held else 0
 
     def shed(self, most: int) -> int:
         """As :meth:`Remains.shed`."""

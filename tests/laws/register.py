@@ -902,6 +902,20 @@ _EVENTS = [
         (f"{KV_UNKNOWN}::test_of_a_namespace_that_was_forgotten_and_comes_back_history_decides",),
     ),
     Mutant(
+        "the bound of the event index counts no namespaces",
+        "routing/core/event_holdings.py",
+        "return self.blocks + SEGMENT_BLOCKS * len(self.segments)",
+        "return self.blocks",
+        (f"{EVENT_INDEX}::test_a_namespace_in_a_group_takes_as_much_as_some_blocks",),
+    ),
+    Mutant(
+        "whoever has many namespaces takes from those with few",
+        "routing/core/event_tables.py",
+        "return self.blocks + SEGMENT_BLOCKS * self.segments",
+        "return self.blocks",
+        (f"{EVENT_INDEX}::test_whoever_spreads_blocks_over_namespaces_pays_for_that",),
+    ),
+    Mutant(
         "what one window cuts is not asked of the others again",
         "routing/core/event_windows.py",
         "        if tokens == asked:\n            return tokens\n",
@@ -932,7 +946,7 @@ _EVENTS = [
     Mutant(
         "a tenant pushed below its share of the event index",
         "routing/core/event_holdings.py",
-        "payer = max(active, key=lambda owner: owner.blocks)",
+        "payer = max(active, key=lambda owner: owner.weight)",
         "payer = active[0]",
         (f"{EVENT_LAWS}::test_nobody_is_pushed_below_an_equal_share",),
     ),

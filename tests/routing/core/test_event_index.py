@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from itertools import pairwise
 
 import msgspec
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from routing.core import blocks, event_contents, event_holdings, event_index, event_tables
 from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
-from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, SALT_BYTES, WAITING_BYTES
+from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, SALT_BYTES, SEGMENT_BLOCKS, WAITING_BYTES
 from routing.core.kv_events import Batch, Cleared, Event, Hash, Removed, Stored, Unknown
 from tests.routing.core.kv_stream import URL, batch, chain, ns_key, salt, seed, stored, tokens
 
@@ -29,6 +31,11 @@ def _index(*names: str, **bounds: int) -> EventIndex:
 
 def _claim(index: EventIndex, name: str) -> None:
     index.claim(salt(name), ns_key=ns_key(name), owner=name.encode(), seed=seed(name))
+
+
+def _room(blocks_: int, segments: int = 1) -> int:
+    """Bytes of so many credited blocks in so many segments."""
+    return (blocks_ + SEGMENT_BLOCKS * segments) * BLOCK_BYTES
 
 
 def _match(index: EventIndex, word: str, name: str = "A") -> int:
@@ -660,7 +667,7 @@ def test_a_dropped_namespace_is_taken_apart_in_slices_and_counts_until_then() ->
     index.advance()
     assert 0 < index._contents.remains < 4
     index.advance()
-    assert (index._contents.remains, index.size_bytes, _match(index, "a", "B")) == (0, BLOCK_BYTES, 1)
+    assert (index._contents.remains, index.size_bytes, _match(index, "a", "B")) == (0, _room(1), 1)
     assert len(index._contents.tables[TARGET].groups[0].known) == 1
 
 
@@ -692,7 +699,7 @@ def test_what_comes_again_after_its_namespace_was_dropped_stays_when_the_old_is_
     contents.sweep(100)
     assert (_match(index, "abc"), contents.remains, index.sizes()[TARGET].credited) == (2, 0, 2)
     contents.store(contents.tables[TARGET], stored([3], "c", parent=2))
-    assert (_match(index, "abc"), index.size_bytes) == (3, 3 * BLOCK_BYTES)
+    assert (_match(index, "abc"), index.size_bytes) == (3, _room(3))
 
 
 def test_an_engine_that_is_cleared_while_a_dropped_namespace_waits_leaves_nothing() -> None:
@@ -706,20 +713,20 @@ def test_an_engine_that_is_cleared_while_a_dropped_namespace_waits_leaves_nothin
 
 
 def test_what_was_forgotten_and_what_is_new_never_take_more_than_the_bound() -> None:
-    index = _index("A", budget_bytes=12 * BLOCK_BYTES, sweep_slice=0)
+    index = _index("A", budget_bytes=_room(12), sweep_slice=0)
     for number in range(12):
         index.apply(TARGET, batch(_root([number], chr(ord("a") + number))), 0.0)
     for _ in range(3):
         index.clear(TARGET)
         for number in range(12):
             index.apply(TARGET, batch(_root([number], chr(ord("a") + number))), 0.0)
-            assert index.size_bytes <= 12 * BLOCK_BYTES
+            assert index.size_bytes <= _room(12, 2)
     assert index.counters["evicted"] == 0
 
 
 def test_a_full_owner_evicts_what_it_holds_and_not_what_was_forgotten() -> None:
     """Leaves of a cleared engine that nobody swept stand first among the least recently used."""
-    index = _index("A", budget_bytes=4 * BLOCK_BYTES)
+    index = _index("A", budget_bytes=_room(4))
     index.apply(TARGET, batch(_root([1], "a"), _root([2], "b")), 0.0)
     index.clear(TARGET)
     contents = index._contents
@@ -742,7 +749,7 @@ def test_unknown_events_and_fields_are_counted() -> None:
 
 
 def test_least_recently_used_leaves_go_first_and_leave_no_holes() -> None:
-    index = _index("A", budget_bytes=6 * BLOCK_BYTES)
+    index = _index("A", budget_bytes=_room(6))
     index.apply(TARGET, batch(_root([1, 2, 3], "abc"), _root([4, 5, 6], "xyz")), 0.0)
     assert _match(index, "abc") == 3  # used again
     assert index.apply(TARGET, batch(_root([7, 8], "mn")), 0.0).evicted == 2
@@ -752,9 +759,49 @@ def test_least_recently_used_leaves_go_first_and_leave_no_holes() -> None:
 
 def test_each_pays_down_to_its_share_and_no_further() -> None:
     """Both come over it in one batch: whoever is asked first does not pay for both."""
-    index = _index("A", "B", budget_bytes=6 * BLOCK_BYTES)
+    index = _index("A", "B", budget_bytes=_room(6, 2))
     index.apply(TARGET, batch(_root([1, 2, 3, 4, 5, 6], "abcdef"), _root([7, 8, 9, 10, 11], "abcde", "B")), 0.0)
     assert (_match(index, "abcdef", "A"), _match(index, "abcdef", "B")) == (3, 3)
+
+
+def test_a_namespace_in_a_group_takes_as_much_as_some_blocks() -> None:
+    """A block of each of many namespaces takes three times what a block of one takes; else the bound would be passed by as much."""
+    names = "ABCDEFGH"
+    index = _index(*names, budget_bytes=_room(4, 4))
+    for number, name in enumerate(names):
+        index.apply(TARGET, batch(_root([number], "a", name)), 0.0)
+        assert index.size_bytes <= _room(4, 4)
+    assert sum(_match(index, "a", name) for name in names) == 4
+    one = _index("A", budget_bytes=_room(4, 4))
+    one.apply(TARGET, batch(_root(list(range(20)), "abcdefghijklmnopqrst")), 0.0)
+    assert _match(one, "abcdefghijklmnopqrst") == 4 + 3 * SEGMENT_BLOCKS
+
+
+def test_the_garbage_collector_goes_through_no_namespaces_and_none_outlives_its_index() -> None:
+    """A million segments would hold up every request for a third of a second in each full collection."""
+    index = _holding(*[_root([number], letter) for number, letter in enumerate("abc")])
+    index.apply(TARGET, batch(Removed((1,))), 0.0)
+    (group,) = index._contents.groups()
+    (segment,) = group.segments.values()
+    assert not any(gc.is_tracked(each) for each in (segment, segment.held, segment.lost, group.segments, index._contents.segments))
+    assert gc.is_tracked(group)
+    gone = weakref.ref(group)
+    del group, segment, index
+    gc.collect()
+    assert gone() is None
+
+
+def test_whoever_spreads_blocks_over_namespaces_pays_for_that() -> None:
+    """Five blocks in five namespaces against nine in one, with room for ten and six: the five take more than an equal share."""
+    index = EventIndex(budget_bytes=_room(10, 6))
+    index.set_generation(TARGET, 1, 0.0)
+    for name, owner in [("B", b"B"), *((name, b"A") for name in "PQRST")]:
+        index.claim(salt(name), ns_key=ns_key(name), owner=owner, seed=seed(name))
+    index.apply(TARGET, batch(_root(list(range(9)), "abcdefghi", "B")), 0.0)
+    for number, name in enumerate("PQRST", 100):
+        index.apply(TARGET, batch(_root([number], "a", name)), 0.0)
+    assert {owner: held[0] for owner, held in index.owners().items()} == {b"A": 3, b"B": 9}
+    assert index._contents.owners[b"A"].weight <= (10 + 6 * SEGMENT_BLOCKS) // 2
 
 
 def test_parked_blocks_are_bounded_and_the_largest_salt_pays() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from routing.core.event_index import EventIndex
-from routing.core.event_tables import BLOCK_BYTES, Block, Target
+from routing.core.event_tables import BLOCK_BYTES, SEGMENT_BLOCKS, Block, Target
 from routing.core.kv_events import Batch, Event, Removed
 from tests.routing.core.kv_stream import URL, Engine, batch, chain, ns_key, salt, seed, stored
 
@@ -174,7 +174,10 @@ def consistent(index: EventIndex) -> None:
     assert contents.blocks == sum(size.credited for size in sizes.values()) == sum(owner.blocks for owner in contents.owners.values())
     assert contents.ignored == sum(size.ignored for size in sizes.values())
     groups = list(contents.groups())
+    assert len(contents.segments) == sum(owner.segments for owner in contents.owners.values()) == sum(len(group.segments) for group in groups)
     waiting = [each for group in groups for parked in group.parked.values() for each in parked.values()]
+    assert len(waiting) == sum(group.parked_blocks for group in groups) == sum(size.parked for size in sizes.values())
+    assert all(group.credited == sum(len(segment.held) for segment in group.segments.values()) for group in groups)
     assert contents.parked_bytes == sum(group.parked_bytes for group in groups) == sum(each.size_bytes for each in waiting)
     assert contents.parked_in == Counter(each.salt for each in waiting)
     assert (
@@ -209,13 +212,13 @@ TestEventMachine.settings = settings(max_examples=40, stateful_step_count=30, de
 
 
 class _SmallMachine(EventMachine):
-    """The same with room for six blocks: never more than the engines hold, never more than the bound."""
+    """The same with room for six blocks in two segments: never more than the engines hold, never more than the bound."""
 
-    budget_bytes = 6 * BLOCK_BYTES
+    budget_bytes = (6 + 2 * SEGMENT_BLOCKS) * BLOCK_BYTES
 
     @invariant()
     def matches_the_engines(self) -> None:
-        assert sum(size.credited for size in self.index.sizes().values()) <= 6
+        assert self.index._contents.weight <= 6 + 2 * SEGMENT_BLOCKS
         for target, known in self.targets.items():
             for name, word in product(NAMES, WORDS):
                 blocks = self.index.match(ns_key(name), chain(name, word), target, 0.0).blocks
@@ -361,8 +364,8 @@ def test_targets_do_not_see_each_other(turns: list[int], data: st.DataObject) ->
 @settings(max_examples=60, deadline=None)
 @given(modest=st.lists(words, max_size=3, unique=True), flood=st.lists(st.text("cdefgh", min_size=1, max_size=6), max_size=30), first=st.booleans())
 def test_nobody_is_pushed_below_an_equal_share(modest: list[str], flood: list[str], first: bool) -> None:
-    """Two tenants, room for 20 blocks: whoever holds at most ten keeps them, whatever the other does."""
-    index = EventIndex(budget_bytes=20 * BLOCK_BYTES)
+    """Two tenants, room for 20 blocks in two segments: whoever holds at most ten in one keeps them, whatever the other does."""
+    index = EventIndex(budget_bytes=(20 + 2 * SEGMENT_BLOCKS) * BLOCK_BYTES)
     index.set_generation((URL, 0), 1, 0.0)
     for name in "AB":
         index.claim(salt(name), ns_key=ns_key(name), owner=name.encode(), seed=seed(name))
@@ -372,7 +375,7 @@ def test_nobody_is_pushed_below_an_equal_share(modest: list[str], flood: list[st
         index.apply((URL, 0), batch(*engine.run(salt(name), None, word)), 0.0)
         consistent(index)
     held = {name: index.owners()[name.encode()][0] for name in "AB"}
-    assert sum(held.values()) <= 20
+    assert sum(held.values()) <= 20 + SEGMENT_BLOCKS
     own = {word[: end + 1] for word in modest for end in range(len(word))}
     if len(own) <= 10:
         assert held["A"] == len(own)
