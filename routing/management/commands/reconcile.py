@@ -14,10 +14,12 @@ from tenants.queries import TenantRef, all_tenants
 from tenants.scoping import tenant_scope
 
 Findings = tuple[ReconciliationFinding, ...]
+UNHEARD = 2  # exit code
 
 
 class Command(BaseCommand):
-    """As the worker of the queue ``bulk`` does every minute. Exits 1 while something critical is open; what is only watched fails nothing."""
+    """As the worker of the queue ``bulk`` does every minute. Exits 1 while something critical is open, else 2 where Valkey did not answer: what rests
+    on routers' words was not compared then. What is only watched fails nothing."""
 
     help = "Reconcile routers, engines and the database: run now, or show the last run."
 
@@ -33,7 +35,7 @@ class Command(BaseCommand):
         if not refs and options["tenant"] is not None:
             raise CommandError(f"there is no tenant {options['tenant']}")
         told: list[dict[str, Any]] = []
-        critical = False
+        critical = unheard = False
         for ref in refs:
             if not options["last"] and running.run(ref.tenant_id, trigger="command", by="manage.py reconcile") is None:
                 self.stderr.write(f"{ref.slug}: another run has this tenant; what follows is from the last one")
@@ -41,6 +43,7 @@ class Command(BaseCommand):
                 last, findings = reading.last(ref.tenant_id), running.open_findings(ref.tenant_id)
                 watched = reading.watched(ref.tenant_id)
             critical |= any(one.severity == "critical" for one in findings)
+            unheard |= last is not None and last.routers is None
             if options["json"]:
                 told.append(_told(ref, last, findings, watched))
             else:
@@ -49,6 +52,8 @@ class Command(BaseCommand):
             self.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode())
         if critical:
             raise CommandError("something critical is open")
+        if unheard:
+            raise CommandError("Valkey did not answer: what routers say was not compared", returncode=UNHEARD)
 
     def _show(self, ref: TenantRef, last: ReconciliationRun | None, findings: Findings, watched: Findings) -> None:
         if last is None or last.finished_at is None:

@@ -1,9 +1,10 @@
-"""``manage.py reconcile``: runs now, prints in words or JSON, exits 1 while something critical is open."""
+"""``manage.py reconcile``: runs now, prints in words or JSON, exits 1 while something critical is open and 2 where Valkey did not answer."""
 
 from __future__ import annotations
 
+import socket
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -40,6 +41,28 @@ def test_what_is_critical_fails_the_command(place: Place) -> None:
     place.valkey.hset("saltroute:versions", str(place.tenant.id), 99)
     with pytest.raises(CommandError, match="critical"):
         said("--tenant", "acorn")
+
+
+def test_a_valkey_that_hangs_fails_the_command_in_its_own_way(place: Place, settings: Any) -> None:
+    """It takes the connection and says nothing: nobody knows, which is not health. What is critical counts for more; once it answers all is well."""
+    assert "1 router heard" in said("--tenant", "acorn")
+    answering = settings.VALKEY_URL
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        settings.VALKEY_URL = f"redis://127.0.0.1:{hung.getsockname()[1]}/0"
+        for options in ((), ("--json",), ("--last",)):
+            with pytest.raises(CommandError, match="Valkey did not answer") as failed:
+                said("--tenant", "acorn", *options)
+            assert failed.value.returncode == 2
+    settings.VALKEY_URL = answering
+    assert "1 router heard" in said("--tenant", "acorn")
+    place.report(refused={str(place.tenant.id): "rollback"})
+    said("--tenant", "acorn")
+    with place.later(10), pytest.raises(CommandError, match="critical"):
+        said("--tenant", "acorn")
+    settings.VALKEY_URL = "unix:///nowhere/valkey.sock"
+    with pytest.raises(CommandError, match="critical") as failed:
+        said("--tenant", "acorn")
+    assert failed.value.returncode == 1
 
 
 def test_a_tenant_that_does_not_exist(place: Place) -> None:
