@@ -36,7 +36,9 @@ MALFORMED: Mapping[str, str] = {
     "host": "its host is neither a name nor an address",
     "port": "its port is no number up to 65535, or is below 1024 and neither 80 nor 443",
     "path": "its path holds dot segments or odd characters",
+    "request": "its path is that of a request; give what comes before /v1, /metrics or /health",
 }
+_REQUEST = re.compile(r"/(?:v1/(?:chat(?:/completions)?|completions|embeddings|models|responses)|metrics|health)/?$")
 
 
 class UrlRefused(ValueError):
@@ -139,6 +141,18 @@ def normalise_url(url: object) -> str:
     path = path.removesuffix("/v1")
     shown = f"[{address}]" if isinstance(address, ipaddress.IPv6Address) else str(address) if address is not None else host
     return f"{parts.scheme}://{shown}{'' if port is None or port == default else f':{port}'}{path}"
+
+
+def base_url(url: object) -> str:
+    """:func:`normalise_url` of an engine. A path before ``/v1`` may be there, for engines behind a gateway; that of a request may not.
+
+    Raises:
+        UrlRefused: as :func:`normalise_url`, or reason ``request``.
+    """
+    normal = normalise_url(url)
+    if _REQUEST.search(urlsplit(str(url)).path):
+        raise UrlRefused("request")
+    return normal
 
 
 def origins(url: str, resolve: Callable[[str], Iterable[str]]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from namespaces.services.sealed import seal
 from routing.core.engines import ENGINES
 from routing.core.snapshot import ReplicaRole
 from routing.models import Pool, Replica
-from routing.outbound.addresses import MALFORMED, UrlRefused, check_url, normalise_url, origins, parse_ranges, system_resolve
+from routing.outbound.addresses import MALFORMED, UrlRefused, base_url, check_url, normalise_url, origins, parse_ranges, system_resolve
 from routing.services import pools, support
 from tenants.actor import Actor
 from tenants.constraints import refuse_on
@@ -72,7 +72,7 @@ def _address(value: object, *, field: str) -> str:
         AddressRefused: malformed, or not allowed.
     """
     try:
-        return check_url(value, parse_ranges(settings.ALLOWED_RANGES), _resolve)
+        return check_url(spelling(value, field=field), parse_ranges(settings.ALLOWED_RANGES), _resolve)
     except UrlRefused as refused:
         raise AddressRefused(refused.reason, field=field) from None
 
@@ -130,6 +130,8 @@ def _kv_events(value: object, url: str) -> dict[str, str] | None:
             checked[name] = _socket_address(inner, url, field)
         else:
             raise Invalid("Unknown field.", field=field)
+    if "replay" in checked and checked["replay"] == checked.get("endpoint"):
+        raise Invalid("Replays have a socket of their own: another port than the events'.", field="kv_events.replay")
     return checked
 
 
@@ -282,7 +284,7 @@ def spelling(url: object, *, field: str = "url") -> str:
         AddressRefused: malformed.
     """
     try:
-        return normalise_url(url)
+        return base_url(url)
     except UrlRefused as refused:
         raise AddressRefused(refused.reason, field=field) from None
 

@@ -19,6 +19,7 @@ URL = "http://127.0.0.1:9001"
 SCHEME = "it begins with neither http:// nor https://"
 PORT = "its port is no number up to 65535, or is below 1024 and neither 80 nor 443"
 FORMAT = "it holds characters that no base URL has, is too long, or is no URL"
+REQUEST = "its path is that of a request; give what comes before /v1, /metrics or /health"
 MALFORMED_URLS = [
     ("127.0.0.1:9", SCHEME),
     ("file:///etc/passwd", SCHEME),
@@ -31,6 +32,9 @@ MALFORMED_URLS = [
     ("http://192.0.2.1/v1/../../admin", "its path holds dot segments or odd characters"),
     ("http://*:8000", "its host is neither a name nor an address"),
     ("http://10.0.0.1.5", "its host is neither a name nor an address"),
+    ("http://10.0.0.1:8000/v1/chat", REQUEST),
+    ("http://10.0.0.1:8000/team/v1/chat/completions/", REQUEST),
+    ("http://192.0.2.1/metrics", REQUEST),
     ("", FORMAT),
     ("x" * 600, FORMAT),
 ]
@@ -85,6 +89,15 @@ def test_a_bad_address_gets_the_one_refusal(acorn: House, pool: Any, url: str) -
     assert acorn.api().get("replicas").json()["results"] == []
 
 
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [("/team-a/engine", "/team-a/engine"), ("/team-a/v1/", "/team-a"), ("/v1/engines/a", "/v1/engines/a"), ("/metrics/v1", "/metrics")],
+)
+def test_a_base_path_is_kept(acorn: House, pool: Any, path: str, kept: str) -> None:
+    """Of an engine behind a gateway: requests, metrics and health checks go below it."""
+    assert new(acorn.api(), url=URL + path).json()["url"] == URL + kept
+
+
 @pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize(("url", "why"), MALFORMED_URLS)
 def test_a_malformed_address_is_told_what_is_wrong_with_its_text(acorn: House, birch: House, settings: Any, url: str, why: str) -> None:
@@ -129,15 +142,17 @@ def test_another_tenants_address_is_refused_like_a_bad_one(acorn: House, birch: 
         ({"endpoint": "ipc:///tmp/x"}, "kv_events.endpoint"),
         ({"endpoint": "tcp://*:5557"}, "kv_events.endpoint"),
         ({"endpoint": "tcp://127.0.0.1:9101", "replay": "tcp://169.254.169.254:80"}, "kv_events.replay"),
+        ({"endpoint": "tcp://127.0.0.1:9101", "replay": "tcp://127.0.0.1:9101"}, "kv_events.replay"),
         ({"endpoint": "tcp://127.0.0.1:9101", "other": "x"}, "kv_events.other"),
         ({}, "kv_events.endpoint"),
         ("tcp://127.0.0.1:9101", "kv_events"),
     ],
 )
 def test_event_sockets_are_checked_alike_and_stay_on_the_host(acorn: House, pool: Any, events: Any, field: str) -> None:
-    """Their stream holds token ids and salts in clear."""
+    """Their stream holds token ids and salts in clear. Replays have a port of their own."""
     answer = new(acorn.api(), kv_events=events)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+    assert new(acorn.api(), kv_events={"endpoint": "tcp://127.0.0.1:9101", "replay": "tcp://127.0.0.1:9102"}).status_code == 201
 
 
 @pytest.mark.parametrize(

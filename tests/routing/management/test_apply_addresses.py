@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from routing.outbound.addresses import MALFORMED, UrlRefused, check_url
+from routing.outbound.addresses import MALFORMED, UrlRefused, base_url, check_url
 from routing.services import replicas
 from routing.services.declarations import addresses
 
@@ -84,11 +84,12 @@ def test_every_reason_has_words() -> None:
         "http://a.example:22",
         "http://a.example/..",
         "http://a.example?",
+        "http://a.example/v1/chat",
         "http://10.0.0.1",
     )
     for url in texts:
         with pytest.raises(UrlRefused) as refused:
-            check_url(url, ())
+            check_url(base_url(url), ())
         reasons.add(refused.value.reason)
     assert reasons == {*MALFORMED, "address"}
     told = [addresses.why(reason, ()) for reason in (*reasons, replicas.FOREIGN)]
