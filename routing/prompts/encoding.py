@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 import tokenizers
 
+from routing.prompts.types import MAX_ADDED_CHARACTERS, MAX_ADDED_TOKENS
+
 Piece = str | int  # a part of the text, or the id of an added token
 
 MAX_CUT_TOKENS = 4096
@@ -101,14 +103,14 @@ class Encoder:
         """Load a ``tokenizer.json``.
 
         Raises:
-            TokenizerRefused: not a tokenizer, or one with random dropout.
+            TokenizerRefused: not a tokenizer, one with random dropout, or with more added tokens than are taken.
         """
         try:
             structure = _decode(content)
             self._tokenizer = tokenizers.Tokenizer.from_str(content.decode())
         except Exception:  # noqa: BLE001 - the library raises plain Exception
             raise TokenizerRefused from None
-        if structure.model.dropout:
+        if structure.model.dropout or _too_many(structure.added_tokens or ()):
             raise TokenizerRefused
         # Engines ignore what the file says of truncation and padding.
         self._tokenizer.no_truncation()
@@ -189,6 +191,10 @@ def cut(text: str, pattern: re.Pattern[str] | None, cuts: Mapping[str, int], exa
         if end <= exact and (place % 2 or (closed and place + 1 < len(parts))):
             known = len(pieces)
     return pieces, len(pieces) if exact < 0 or exact >= len(text) else known
+
+
+def _too_many(added: Sequence[Mapping[str, Any]]) -> bool:
+    return len(added) > MAX_ADDED_TOKENS or sum(len(each.get("content") or "") for each in added) > MAX_ADDED_CHARACTERS
 
 
 def _sound(structure: _Structure, listed: Sequence[Mapping[str, Any]], cuts: Mapping[str, int]) -> bool:

@@ -6,7 +6,7 @@ import jinja2
 import msgspec
 
 from routing.prompts.encoding import Encoder, TokenizerRefused
-from routing.prompts.template import TemplateRefused, compile_artifact
+from routing.prompts.template import TemplateRefused, TooManyTokens, compile_artifact
 from routing.prompts.types import Kind
 
 MAX_CHARACTERS = 300
@@ -65,6 +65,8 @@ def _of_template(members: _Members | None, error: BaseException | None) -> str:
         return f"line {error.lineno}: {error.message}"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, TooManyTokens):
+        return "it lists more tokens than are taken"
     if members is None:
         return str(error) if isinstance(error, jinja2.TemplateError) else ""
     if "chat_template" in members:

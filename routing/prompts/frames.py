@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -23,6 +24,12 @@ def pack(value: Any) -> bytes:
     """
     body = _encode(value)
     return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+def around(values: Sequence[Any], content: bytes) -> tuple[bytes, bytes]:
+    """The frame of a list of ``values`` (14 at most) and ``content``, in two parts: a large content is not copied."""
+    body = bytes((0x90 | len(values) + 1,)) + b"".join(map(_encode, values)) + b"\xc6" + len(content).to_bytes(4, "big")
+    return (len(body) + len(content)).to_bytes(HEAD_BYTES, "big") + body, content
 
 
 def unpack(body: bytes) -> Any:

@@ -24,6 +24,7 @@ from routing.prompts.types import Kind, Reason
 from routing.prompts.worker import BOOT, MAX_HELD
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
+WRITE_BYTES = 256 * 1024  # given to a pipe at once: all of a large file would be copied in one go
 START_S = 20.0  # a worker that has not answered by then will not
 STRIKES = 3
 STRIKES_WITHIN_S = 60.0
@@ -268,7 +269,7 @@ class Pool:
         self.counts["workers_started"] += 1
         try:
             async with asyncio.timeout(START_S):
-                await _exchange(process, frames.pack(["ready", 1.0]))
+                await _exchange(process, (frames.pack(["ready", 1.0]),))
         except (TimeoutError, OSError, asyncio.IncompleteReadError, frames.FrameError):
             self.counts["start_failed"] += 1
             await self._end(handle)
@@ -301,19 +302,19 @@ class Pool:
         for need in job.needs:
             if (need.kind, need.digest) in handle.loaded:
                 continue
-            load = frames.pack([need.kind, self._limits.load_s, need.digest, need.content])
+            load = frames.around([need.kind, self._limits.load_s, need.digest], need.content)
             status, value = await self._ask(handle, job.owner, need.digest, load, self._limits.load_s)
             if status != "ok":
                 _refuse(job, value)
                 return
             _remember(handle.loaded, (need.kind, need.digest))
-        status, value = await self._ask(handle, job.owner, job.culprit, job.frame, job.limit_s)
+        status, value = await self._ask(handle, job.owner, job.culprit, (job.frame,), job.limit_s)
         if status != "ok":
             _refuse(job, value)
         elif not job.answer.done():
             job.answer.set_result(value)
 
-    async def _ask(self, handle: _Handle, owner: bytes, culprit: bytes, frame: bytes, limit_s: float) -> tuple[str, Any]:
+    async def _ask(self, handle: _Handle, owner: bytes, culprit: bytes, frame: Sequence[bytes], limit_s: float) -> tuple[str, Any]:
         try:
             async with asyncio.timeout(limit_s):
                 status, value = await _exchange(handle.process, frame)
@@ -365,16 +366,19 @@ def _refuse(job: _Job, reason: Reason) -> None:
         job.answer.set_exception(Refused(reason))
 
 
-async def _exchange(process: asyncio.subprocess.Process, frame: bytes) -> tuple[str, Any]:
-    """Send a request, and wait for its answer.
+async def _exchange(process: asyncio.subprocess.Process, frame: Sequence[bytes]) -> tuple[str, Any]:
+    """Send a request, given in parts, and wait for its answer.
 
     Raises:
         FrameError, TypeError, ValueError: not an answer. OSError, IncompleteReadError: the worker is gone.
     """
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("a worker has two pipes")
-    process.stdin.write(frame)
-    await process.stdin.drain()
+    for part in frame:
+        view = memoryview(part)
+        for start in range(0, len(view), WRITE_BYTES):
+            process.stdin.write(view[start : start + WRITE_BYTES])
+            await process.stdin.drain()
     size = int.from_bytes(await process.stdout.readexactly(frames.HEAD_BYTES), "big")
     if size > MAX_ANSWER_BYTES:
         raise frames.FrameError

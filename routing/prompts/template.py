@@ -7,7 +7,7 @@ templates. Rendering runs the template's code: nothing here bounds it, that is t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -20,9 +20,11 @@ import jinja2.sandbox
 
 from routing.prompts import content_format
 from routing.prompts.messages import ContentFormat
-from routing.prompts.types import Reason
+from routing.prompts.types import MAX_ADDED_CHARACTERS, MAX_ADDED_TOKENS, Reason
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+MAX_SPECIALS = 256  # special tokens with names, which go along with each rendering
+MAX_SPECIALS_CHARACTERS = 64 * 1024
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of the message to be continued; as text of a message it would confuse Hugging Face's code too
 
 
@@ -32,6 +34,10 @@ class TemplateRefused(Exception):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason: Reason = reason
+
+
+class TooManyTokens(ValueError):
+    """A configuration lists more tokens than are taken; it is refused."""
 
 
 class _DateAsked(Exception):
@@ -60,7 +66,7 @@ class NamedTemplate:
     code: jinja2.Template
     content_format: ContentFormat
     knows_developer: bool
-    special_names: tuple[str, ...]  # special tokens that it refers to by name
+    special_names: tuple[str, ...]  # what it refers to by a name that special tokens have
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ def compile_artifact(content: bytes) -> ChatTemplate:
     """Compile an artifact.
 
     Raises:
-        TemplateRefused: not UTF-8, not Jinja, or a configuration without a template.
+        TemplateRefused: not UTF-8, not Jinja, or a configuration without a template, or with more tokens than are taken.
     """
     try:
         text = content.decode()
@@ -98,10 +104,12 @@ def compile_artifact(content: bytes) -> ChatTemplate:
         if configuration is None:
             return ChatTemplate({"default": _compile(text)}, None, ())
         named = {name: _compile(source) for name, source in _sources(configuration.get("chat_template")).items()}
-        specials = {name: shown for name in SPECIAL_NAMES if (shown := _token_text(configuration.get(name))) is not None}
+        specials = _specials(configuration)
+        _bounded(specials.values(), MAX_SPECIALS, MAX_SPECIALS_CHARACTERS)
         listed = configuration.get("added_tokens_decoder")
-        added = [_token_text(each) for each in listed.values()] if isinstance(listed, dict) else []
-        return ChatTemplate(named, specials, tuple(each for each in added if each))
+        added = tuple(shown for each in listed.values() if (shown := _token_text(each))) if isinstance(listed, dict) else ()
+        _bounded(added, MAX_ADDED_TOKENS, MAX_ADDED_CHARACTERS)
+        return ChatTemplate(named, specials, added)
     except (UnicodeDecodeError, jinja2.TemplateError, RecursionError, TypeError, ValueError):
         raise TemplateRefused("bad_template") from None
 
@@ -193,7 +201,7 @@ def _compile(source: object) -> NamedTemplate:
         code=_ENVIRONMENT.from_string(source),
         content_format=content_format.detect(tree),
         knows_developer='"developer"' in source or "'developer'" in source,
-        special_names=tuple(name for name in SPECIAL_NAMES if name in names),
+        special_names=tuple(sorted(name for name in names if name.endswith("_token"))),
     )
 
 
@@ -216,6 +224,30 @@ def _sources(templates: object) -> dict[str, object]:
     if "default" not in found:
         raise TemplateRefused("bad_template")
     return found
+
+
+def _specials(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that a template may refer to by name: the usual ones, and those of the model's own, by whatever names, which win.
+
+    Source: Transformers 5.19, ``tokenization_utils_base.py`` (``_from_pretrained``, ``special_tokens_map``).
+    """
+    own = _texts({name: value for name, value in configuration.items() if name.endswith("_token") and name not in SPECIAL_NAMES})
+    former = configuration.get("additional_special_tokens")  # the name of old, for the same
+    extra = configuration.get("extra_special_tokens") or former
+    own |= _texts(extra)
+    own = own or _texts(configuration.get("model_specific_special_tokens"))  # where nothing else names one
+    usual = _texts({name: configuration.get(name) for name in SPECIAL_NAMES})
+    return usual | (_texts(former) if isinstance(extra, dict) else {}) | own
+
+
+def _texts(tokens: object) -> dict[str, str]:
+    """Tokens by name as their texts, without what is none."""
+    return {name: text for name, value in tokens.items() if (text := _token_text(value)) is not None} if isinstance(tokens, dict) else {}
+
+
+def _bounded(texts: Collection[str], count: int, characters: int) -> None:
+    if len(texts) > count or sum(map(len, texts)) > characters:
+        raise TooManyTokens
 
 
 def _token_text(value: object) -> str | None:

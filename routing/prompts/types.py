@@ -9,6 +9,10 @@ from typing import Literal
 Api = Literal["chat", "completions"]
 Kind = Literal["tokenizer", "chat_template"]
 
+# Added tokens of one file, which the event loop takes from the sandbox and compares: the largest models' have a few ten thousand.
+MAX_ADDED_TOKENS = 65_536
+MAX_ADDED_CHARACTERS = 4 * 1024 * 1024
+
 # Why there are no tokens. Closed: these are label values of a metric.
 Reason = Literal[
     "no_tokenizer",  # the artifact is not loaded here

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from routing.prompts import encoding
 from routing.prompts.encoding import MAX_CUTS, Encoder, TokenizerFacts, TokenizerRefused
 from tests.routing.prompts import small
 from tests.routing.prompts.cases import TEXTS
@@ -103,6 +105,17 @@ def test_pieces_are_exact_up_to_where_the_text_is_known(known: int, closed: bool
 def test_what_is_no_tokenizer_is_refused(make: Callable[[], small.Artifact]) -> None:
     with pytest.raises(TokenizerRefused):
         Encoder(make().content)
+
+
+@pytest.mark.parametrize(
+    ("bound", "refused"), [({}, False), ({"MAX_ADDED_TOKENS": 9}, False), ({"MAX_ADDED_TOKENS": 8}, True), ({"MAX_ADDED_CHARACTERS": 50}, True)]
+)
+def test_more_added_tokens_than_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch, bound: dict[str, int], refused: bool) -> None:
+    """All of them are taken out of the sandbox, and compared with those of a template, in the event loop."""
+    for name, value in bound.items():
+        monkeypatch.setattr(encoding, name, value)
+    with pytest.raises(TokenizerRefused) if refused else contextlib.nullcontext():
+        assert len(Encoder(small.qwen_like().content).facts.added) == len(small.CHATML_TOKENS) == 9
 
 
 def test_truncation_and_padding_in_the_file_are_ignored() -> None:

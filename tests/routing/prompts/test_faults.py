@@ -22,6 +22,7 @@ WITH_DROPOUT = json.dumps({"version": "1.0", "model": {"type": "BPE", "dropout":
         ("chat_template", json.dumps({"chat_template": "a\n{{ x | nope }}"}), "line 2: No filter named 'nope'"),
         ("chat_template", "{{" + "(" * 5000 + ")" * 5000 + "}}", "it is nested too deeply"),
         ("chat_template", json.dumps({"chat_template": [{"name": "rag", "template": "x"}]}), "its chat_template is neither the text of a"),
+        ("chat_template", json.dumps(CONFIGURATION | {f"t{number}_token": "x" for number in range(300)}), "it lists more tokens than are taken"),
         ("chat_template", json.dumps({"chat_template": 7}), "its chat_template is neither the text of a template nor a list of named ones"),
         ("chat_template", SMALL.decode(), "this is a tokenizer.json; give the template's text, or the tokenizer_config.json beside it"),
         ("chat_template", '{"eos_token": "x"}', "it is JSON without a chat_template"),

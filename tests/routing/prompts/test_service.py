@@ -146,6 +146,10 @@ async def test_special_tokens_that_nothing_tells_are_not_guessed() -> None:
         configuration = {"chat_template": templates.HEADERS, "bos_token": "<|endoftext|>"}
         told = service.with_template(json.dumps(configuration))
         assert (await service.ids(CHAT, model=told))[0] == library(small.qwen_like().content).token_to_id("<|endoftext|>")
+        own = "{{ image_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        assert await service.ask(CHAT, model=service.with_template(own)) == NoTokens("special_tokens")
+        told = service.with_template(json.dumps({"chat_template": own, "extra_special_tokens": {"image_token": "<|image_pad|>"}}))
+        assert (await service.ids(CHAT, model=told))[0] == library(small.qwen_like().content).token_to_id("<|image_pad|>")
         lacking = configuration | {"added_tokens_decoder": {"9": {"content": "<|more|>"}}}
         assert await service.ask(CHAT, model=service.with_template(json.dumps(lacking))) == NoTokens("special_tokens")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from routing.prompts import template as templating
 from routing.prompts.messages import MARK
 from routing.prompts.template import TemplateRefused, choose, compile_artifact, render, rendered
 from tests.routing.prompts import templates
@@ -83,6 +84,49 @@ def test_a_tokenizer_configuration_tells_special_tokens_and_named_templates() ->
     assert template.named["default"].special_names == ("bos_token",)
     assert [choose(list(template.named), tools=tools) for tools in (False, True)] == ["default", "tool_use"]
     assert choose(["default"], tools=True) == "default"
+
+
+TOKEN = {"__type": "AddedToken", "content": "<|own|>", "lstrip": False}
+
+
+@pytest.mark.parametrize(
+    ("told", "specials"),
+    [
+        ({"image_token": "<i>", "add_bos_token": True, "token": "x"}, {"image_token": "<i>"}),
+        ({"extra_special_tokens": {"eot_token": TOKEN, "boi": "<b>", "number": 7}}, {"eot_token": "<|own|>", "boi": "<b>"}),
+        ({"additional_special_tokens": {"boi": "<b>"}}, {"boi": "<b>"}),
+        ({"extra_special_tokens": {"boi": "<b>"}, "additional_special_tokens": {"eoi": "<e>", "boi": "<a>"}}, {"boi": "<b>", "eoi": "<e>"}),
+        ({"eot_token": "<top>", "extra_special_tokens": {"eot_token": TOKEN, "eos_token": "<e>"}}, {"eot_token": "<|own|>", "eos_token": "<e>"}),
+        ({"model_specific_special_tokens": {"boi": "<b>"}}, {"boi": "<b>"}),
+        ({"model_specific_special_tokens": {"boi": "<b>"}, "image_token": "<i>"}, {"image_token": "<i>"}),
+        ({"extra_special_tokens": ["<b>"], "additional_special_tokens": {"eoi": "<e>"}}, {}),
+    ],
+)
+def test_a_models_own_special_tokens_are_told_as_transformers_tells_them(told: dict[str, Any], specials: dict[str, str]) -> None:
+    """Each seen with Transformers 5.19, which vLLM 0.32 runs."""
+    configuration = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ boi }}{{ eot_token }}{{ add_bos_token }}"} | told
+    template = compile_artifact(json.dumps(configuration).encode())
+    assert template.specials == {"bos_token": "<s>", "eos_token": "</s>"} | specials
+    assert template.named["default"].special_names == ("add_bos_token", "eot_token")
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ("MAX_SPECIALS", {"extra_special_tokens": {"a": "<>", "b": "<>", "c": "<>"}}),
+        ("MAX_SPECIALS_CHARACTERS", {"bos_token": "<s>"}),
+        ("MAX_ADDED_TOKENS", {"added_tokens_decoder": {str(number): {"content": "<>"} for number in range(3)}}),
+        ("MAX_ADDED_CHARACTERS", {"added_tokens_decoder": {"1": {"content": "<s>"}}}),
+    ],
+)
+def test_more_tokens_than_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch, bound: str, told: dict[str, Any]) -> None:
+    content = json.dumps({"chat_template": "a"} | told).encode()
+    monkeypatch.setattr(templating, bound, 3)
+    assert compile_artifact(content)
+    monkeypatch.setattr(templating, bound, 2)
+    with pytest.raises(TemplateRefused) as refused:
+        compile_artifact(content)
+    assert refused.value.reason == "bad_template"
 
 
 @pytest.mark.parametrize(
