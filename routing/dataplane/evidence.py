@@ -72,10 +72,11 @@ def believe(
     target = (url, 0) if rank is None else rank.target
     if standing.state != "history" and not plane.trust.believes_events(target, owner, key):
         standing = UNTRUE
-    withheld = plane.trust.withholds(target, owner)
-    shown = _events(plane, standing, key, prompt, now_s=now_s, withheld=withheld) if standing.state != "history" and prompt.exact else None
-    if shown is not None and shown.partial and standing.state == "exact":
-        standing = FORGOTTEN
+    shown = None
+    if standing.state != "history" and prompt.exact:
+        shown = _events(plane, standing, key, prompt, now_s=now_s, withheld=plane.trust.withholds(target, owner))
+        if shown.partial and standing.state == "exact":
+            standing = FORGOTTEN
     bound = shown is not None and standing.state == "exact" and not shown.silent
     history = NO_MATCH
     if prompt.digests:
