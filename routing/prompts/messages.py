@@ -30,17 +30,16 @@ MEDIA_PARTS = {
 # Members of content parts that the engine's own schema names: they do not reach a template beside a text, any other member does.
 _PART_MEMBERS = {*TEXT_PARTS, *MEDIA_PARTS, "type", "file", "image_pil", "prompt_embeds", "data", "uuid", "closed", "name", "prompt_cache_breakpoint"}
 _BILLING_LINE = "x-anthropic-billing-header"  # vLLM drops this line from system messages
-# Preparation runs on the event loop: what has more than this goes without exact tokens. A conversation of a million tokens has fewer.
-MAX_PIECES = 8192  # messages, and parts of their contents
-MAX_ARGUMENTS_CHARACTERS = 1024 * 1024  # of one tool call
+# Preparation holds up others: what has more than this goes without exact tokens. A conversation of a million tokens has fewer.
+MAX_PIECES = 8192  # messages, parts of their contents, tool calls and tools
 
 
-def size(messages: Sequence[Any]) -> int:
-    """Messages, and the parts of those whose content has parts."""
+def size(messages: Sequence[Any], tools: Sequence[Any]) -> int:
+    """Tools, messages, and the parts and tool calls of these."""
     if len(messages) > MAX_PIECES:
         return len(messages)
-    contents = (message.get("content") for message in messages if isinstance(message, dict))
-    return len(messages) + sum(len(content) for content in contents if isinstance(content, list))
+    given = (member for message in messages if isinstance(message, dict) for member in (message.get("content"), message.get("tool_calls")))
+    return len(tools) + len(messages) + sum(len(member) for member in given if isinstance(member, list))
 
 
 def have_media(messages: Sequence[Any]) -> bool:
@@ -195,8 +194,6 @@ def _arguments(arguments: object) -> dict[str, Any]:
         return arguments
     if not isinstance(arguments, str) or not arguments:
         return {}
-    if len(arguments) > MAX_ARGUMENTS_CHARACTERS:
-        raise Unprepared("too_long")
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):

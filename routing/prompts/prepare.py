@@ -19,6 +19,7 @@ from routing.prompts.types import NoTokens, Unprepared
 _ENGINE_ARGUMENTS = ("chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict")
 _TEMPLATE_ARGUMENTS = ("messages", "conversation", "conversations", "tools", "documents", "self", "tokenizer_kwargs", "return_assistant_tokens_mask")
 _RESERVED = frozenset((*_ENGINE_ARGUMENTS, *_TEMPLATE_ARGUMENTS))
+VALUE_CHARACTERS = 16  # what preparing and rendering a value costs, in characters of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +78,46 @@ def completion(body: Mapping[str, Any]) -> Ids | Text | NoTokens:
         return NoTokens(refused.reason)
 
 
-def chat(body: Mapping[str, Any], *, content_format: ContentFormat, knows_developer: bool) -> Conversation | NoTokens:
-    """The conversation of a chat body for a template that takes content in this format."""
+def within(body: Mapping[str, Any], characters: int) -> bool:
+    """Whether what a template is given of a chat body has at most so many characters: texts and names, and ``VALUE_CHARACTERS`` for each value, those
+    in arguments of tool calls among them."""
+    left = characters
+    values = [body.get(name) for name in ("messages", "tools", "documents", "chat_template_kwargs")]
+    while values and left >= 0:
+        value = values.pop()
+        left -= VALUE_CHARACTERS
+        if isinstance(value, str | list | dict):
+            left -= len(value)
+        if left < 0:
+            break
+        if isinstance(value, list):
+            values.extend(value)
+        elif isinstance(value, dict):
+            left -= sum(map(len, value))
+            values.extend(value.values())
+            arguments = value.get("arguments")
+            if isinstance(arguments, str) and len(arguments) <= left:
+                left -= VALUE_CHARACTERS * sum(map(arguments.count, ",[{"))
+    return left >= 0
+
+
+def chat(body: Mapping[str, Any], *, content_format: ContentFormat, knows_developer: bool, max_characters: int) -> Conversation | NoTokens:
+    """The conversation of a chat body for a template that takes content in this format; ``max_characters`` as for :func:`within`."""
     try:
-        return _chat(body, content_format, knows_developer)
+        return _chat(body, content_format, knows_developer, max_characters)
     except Unprepared as refused:
         return NoTokens(refused.reason)
 
 
-def _chat(body: Mapping[str, Any], content_format: ContentFormat, knows_developer: bool) -> Conversation:
+def _chat(body: Mapping[str, Any], content_format: ContentFormat, knows_developer: bool, max_characters: int) -> Conversation:
     _refuse_members(body, ("chat_template", "mm_processor_kwargs", "media_io_kwargs", "prompt_embeds"))
     if isinstance(body.get("kv_transfer_params"), dict) and "prompt_token_ids" in body["kv_transfer_params"]:
         raise Unprepared("unsupported")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Unprepared("request")
-    if size(messages) > MAX_PIECES:
+    tools = _list_of_tools(body.get("tools"))
+    if size(messages, tools or ()) > MAX_PIECES or not within(body, max_characters):
         raise Unprepared("too_long")
     add_generation_prompt = _flag(body, "add_generation_prompt", default=True)
     continued = _flag(body, "continue_final_message", default=False)
@@ -104,7 +129,7 @@ def _chat(body: Mapping[str, Any], content_format: ContentFormat, knows_develope
     return Conversation(
         messages=prepared(messages, content_format, knows_developer, marked=False),
         marked=prepared(messages, content_format, knows_developer, marked=True) if media else None,
-        tools=_tools(body.get("tools")),
+        tools=None if tools is None else [_tool(each) for each in tools],
         documents=_documents(body.get("documents")),
         variables=_variables(body),
         add_generation_prompt=add_generation_prompt,
@@ -175,12 +200,12 @@ def _documents(documents: object) -> list[Any] | None:
     return documents
 
 
-def _tools(tools: object) -> list[dict[str, Any]] | None:
+def _list_of_tools(tools: object) -> list[Any] | None:
     if tools is None:
         return None
     if not isinstance(tools, list) or not tools:
         raise Unprepared("request")
-    return [_tool(each) for each in tools]
+    return tools
 
 
 def _tool(tool: object) -> dict[str, Any]:
@@ -190,6 +215,8 @@ def _tool(tool: object) -> dict[str, Any]:
     if tool.get("type", "function") != "function":
         raise Unprepared("request")
     deferred = tool.get("defer_loading")
+    if not all(isinstance(flag, bool | None) for flag in (deferred, function.get("strict"), function.get("defer_loading"))):
+        raise Unprepared("request")  # vLLM makes true or false of 1, "yes" and others; not every engine does
     shown = {"name": function["name"], "description": function.get("description"), "parameters": function.get("parameters")}
     optional = {"strict": function.get("strict"), "defer_loading": deferred if function.get("defer_loading") is None else function["defer_loading"]}
     shown |= {name: value for name, value in optional.items() if value is not None}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from routing.prompts import prepare
 from routing.prompts.artifacts import Artifacts, NamedTemplates
-from routing.prompts.encoding import Encoder, Piece, TokenizerFacts
+from routing.prompts.encoding import Piece, TokenizerFacts
 from routing.prompts.pool import Pool, PoolLimits, Refused
 from routing.prompts.prepare import Conversation, Cut
 from routing.prompts.segments import Segments, key
@@ -21,6 +21,8 @@ from routing.prompts.template import TemplateRefused, choose, rendered
 from routing.prompts.types import Api, Kind, NoTokens, PromptModel, Reason, Tokens
 
 __all__ = ["Limits", "NoTokens", "PromptModel", "Prompts", "Reason", "Tokens"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Limits:
     text_characters: int = 4 * 1024 * 1024
     here_characters: int = 256 * 1024  # more than this is tokenised in the sandbox also with a catalogue's tokenizer: there it can be ended
     loop_characters: int = 2048  # up to this a tokenizer in this process works in the event loop: a thread would take longer than the work
+    render_characters: int = 64 * 1024  # up to this (``prepare.within``) a conversation is prepared and rendered in the event loop
     threads: int = 2
     segment_owner_bytes: int = 8 * 1024 * 1024  # about two million tokens for each tenant
     segment_owners: int = 128
@@ -185,7 +188,15 @@ class Prompts:
         templates = await self._artifacts.template_facts(caller.owner, digest)
         name = choose(list(templates.named), tools=body.get("tools") is not None)
         template = templates.named[name]
-        prepared = prepare.chat(body, content_format=template.content_format, knows_developer=template.knows_developer)
+        short = prepare.within(body, self._limits.render_characters)
+        work = partial(
+            prepare.chat,
+            body,
+            content_format=template.content_format,
+            knows_developer=template.knows_developer,
+            max_characters=self._limits.text_characters,
+        )
+        prepared = await self._work(caller.owner, work, here=short)
         if isinstance(prepared, NoTokens):
             return prepared
         facts = await self._artifacts.tokenizer_facts(caller.owner, caller.model.tokenizer_digest)
@@ -194,20 +205,19 @@ class Prompts:
         variables = _specials(templates, template.special_names, facts, prepared.variables) | prepared.variables
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        pieces, exact = await self._render(caller, digest, name, _given(prepared, variables), facts, closed=template.content_format == "openai")
+        given = _given(prepared, variables)
+        pieces, exact = await self._render(caller, digest, name, given, facts, closed=template.content_format == "openai", short=short)
         prompt = _Prompt(pieces, exact, framed=prepared.add_special_tokens, render_s=loop.time() - began_s)
         return await self._tokens(caller, facts, prompt, prepared.cut)
 
     async def _render(
-        self, caller: _Caller, digest: bytes, name: str, given: dict[str, Any], facts: TokenizerFacts, *, closed: bool
+        self, caller: _Caller, digest: bytes, name: str, given: dict[str, Any], facts: TokenizerFacts, *, closed: bool, short: bool
     ) -> tuple[Sequence[Piece], int]:
         """The rendered conversation as pieces, and how many of them are exact."""
         limits, tokenizer = self._limits, caller.model.tokenizer_digest
         encoder, here = self._artifacts.encoder(tokenizer), self._artifacts.template(digest)
         if here is not None:
-            work = partial(rendered, here, name, given, limits.text_characters)
-            short = _characters(given["messages"]) <= limits.loop_characters * 32
-            text, known = work() if short else await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            text, known = await self._work(caller.owner, partial(rendered, here, name, given, limits.text_characters), here=short)
             return await self._cut(caller, facts, text, known, closed=closed)
         needs = [self._artifacts.need(digest, "chat_template")]
         if encoder is None:
@@ -285,29 +295,24 @@ class Prompts:
         if encoder is None or characters > self._limits.here_characters:
             encoded = await self._in_sandbox(caller, "encode", [segments, add_special_tokens])
             return _checked(encoded, len(segments))
-        if characters <= self._limits.loop_characters:
-            return encoder.encode(segments, add_special_tokens=add_special_tokens)
-        return await self._in_thread(caller.owner, encoder, segments, add_special_tokens=add_special_tokens)
+        work = partial(encoder.encode, segments, add_special_tokens=add_special_tokens)
+        return await self._work(caller.owner, work, here=characters <= self._limits.loop_characters)
 
-    async def _in_thread(self, owner: bytes, encoder: Encoder, segments: list[str], *, add_special_tokens: bool) -> list[bytes]:
-        """In a thread of this process; of one tenant one at a time, so that others find a thread free."""
+    async def _work(self, owner: bytes, work: Callable[[], T], *, here: bool) -> T:
+        """Work in the event loop if it is little (``here``), else in a thread; of one tenant one at a time, so that others find a thread free."""
+        if here:
+            return work()
         lock, waiting = self._lanes.get(owner) or (asyncio.Lock(), 0)
         self._lanes[owner] = (lock, waiting + 1)
         try:
             async with lock:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, lambda: encoder.encode(segments, add_special_tokens=add_special_tokens))
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             lock, waiting = self._lanes[owner]
             if waiting > 1:
                 self._lanes[owner] = (lock, waiting - 1)
             else:
                 del self._lanes[owner]
-
-
-def _characters(messages: Sequence[Mapping[str, Any]]) -> int:
-    """About how long a conversation is."""
-    return sum(len(content) if isinstance(content := message["content"], str) else sum(len(str(part)) for part in content) for message in messages)
 
 
 def _given(prepared: Conversation, variables: Mapping[str, Any]) -> dict[str, Any]:

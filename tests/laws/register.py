@@ -62,6 +62,8 @@ PLANE_SNAPSHOTS = ("tests/routing/dataplane/test_snapshots.py",)
 FORMER_TEXTS = ("tests/tenants/services/test_former_texts.py",)
 OBJECTIVE = "tests/routing/dataplane/test_objective.py"
 BUILD = "tests/routing/core/test_build.py"
+PREPARE = "tests/routing/prompts/test_prepare.py"
+PROMPTS = "tests/routing/prompts/test_service.py"
 VERDICT = "tests/routing/core/test_verdict.py"
 REQUEST_SHAPES = "tests/routing/dataplane/test_request_shapes.py"
 FIRST_BYTE = "tests/routing/dataplane/test_first_byte.py"
@@ -1083,6 +1085,41 @@ _TRANSFERS = [
 ]
 
 _OVERLOAD = [
+    Mutant(
+        "a conversation of as many tool calls as a client likes is prepared",
+        "routing/prompts/messages.py",
+        '(message.get("content"), message.get("tool_calls")))',
+        '(message.get("content"),))',
+        (f"{PREPARE}::test_a_conversation_of_very_many_pieces_goes_without_tokens",),
+    ),
+    Mutant(
+        "a conversation of as many values as a client likes is prepared",
+        "routing/prompts/prepare.py",
+        " or not within(body, max_characters)",
+        "",
+        (f"{PREPARE}::test_a_conversation_over_its_bound_goes_without_tokens",),
+    ),
+    Mutant(
+        "values in arguments of tool calls count for nothing",
+        "routing/prompts/prepare.py",
+        "            if isinstance(arguments, str) and len(arguments) <= left:\n",
+        "            if False:\n",
+        (f"{PREPARE}::test_all_that_a_template_is_given_counts",),
+    ),
+    Mutant(
+        "a long conversation prepared on the event loop",
+        "routing/prompts/service.py",
+        "prepared = await self._work(caller.owner, work, here=short)",
+        "prepared = await self._work(caller.owner, work, here=True)",
+        (f"{PROMPTS}::test_what_is_long_is_prepared_and_rendered_beside_the_event_loop",),
+    ),
+    Mutant(
+        "a long conversation rendered on the event loop",
+        "routing/prompts/service.py",
+        "limits.text_characters), here=short)",
+        "limits.text_characters), here=True)",
+        (f"{PROMPTS}::test_what_is_long_is_prepared_and_rendered_beside_the_event_loop",),
+    ),
     Mutant(
         "what an answer holds beside what is read is built",
         "routing/core/verdict.py",

@@ -2,22 +2,28 @@ from __future__ import annotations
 
 import copy
 from array import array
+from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routing.prompts import prepare
-from routing.prompts.messages import MARK, MAX_ARGUMENTS_CHARACTERS, MAX_PIECES, ContentFormat
-from routing.prompts.prepare import Conversation, Cut, Ids, Text
+from routing.prompts.messages import MARK, MAX_PIECES, ContentFormat
+from routing.prompts.prepare import VALUE_CHARACTERS, Conversation, Cut, Ids, Text, within
 from routing.prompts.types import NoTokens
 from tests.routing.prompts.cases import by_hand, generated
 
 USER = {"role": "user", "content": "Hi"}
+MANY = 10_000_000
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 
 
 def chat(content_format: str = "string", *, knows_developer: bool = True, **body: Any) -> Conversation | NoTokens:
-    return prepare.chat({"messages": [USER], **body}, content_format=content_format, knows_developer=knows_developer)  # type: ignore[arg-type]
+    asked = {"messages": [USER], **body}
+    return prepare.chat(asked, content_format=content_format, knows_developer=knows_developer, max_characters=MANY)  # type: ignore[arg-type]
 
 
 def messages(*given: dict[str, Any], content_format: str = "string", knows_developer: bool = True) -> list[dict[str, Any]]:
@@ -31,7 +37,7 @@ def test_a_body_is_not_changed(case: Any) -> None:
     before = copy.deepcopy(case.body)
     prepare.completion(case.body)
     for content_format in get_args(ContentFormat):
-        prepare.chat(case.body, content_format=content_format, knows_developer=False)
+        prepare.chat(case.body, content_format=content_format, knows_developer=False, max_characters=MANY)
     assert case.body == before
 
 
@@ -170,18 +176,73 @@ def test_chats_without_tokens(body: dict[str, Any], reason: str) -> None:
     assert chat(**body) == NoTokens(reason)  # type: ignore[arg-type]
 
 
+HI = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def _calling(calls: list[Any]) -> list[dict[str, Any]]:
+    return [HI, {"role": "assistant", "content": None, "tool_calls": calls}]
+
+
 @pytest.mark.parametrize("over", [0, 1])
-def test_what_would_hold_up_others_goes_without_tokens(over: int) -> None:
-    hi = {"role": "user", "content": "hi"}
-    parts = {"role": "user", "content": [{"type": "text", "text": "x"}] * (MAX_PIECES - 1 + over)}
-    padding = "x" * (MAX_ARGUMENTS_CHARACTERS - len('{"a": ""}') + over)
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "' + padding + '"}'}}
-    bodies: list[dict[str, Any]] = [
-        {"messages": [hi] * (MAX_PIECES + over)},
-        {"messages": [parts]},
-        {"messages": [hi, {"role": "assistant", "content": None, "tool_calls": [call]}]},
-    ]
-    for body in bodies:
-        made = prepare.chat(body, content_format="string", knows_developer=True)
-        assert isinstance(made, NoTokens) is bool(over)
-        assert not over or made == NoTokens("too_long")
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda pieces: {"messages": [HI] * pieces},
+        lambda pieces: {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * (pieces - 1)}]},
+        lambda pieces: {"messages": _calling([CALL] * (pieces - 2))},
+        lambda pieces: {"messages": [HI], "tools": [TOOL] * (pieces - 1)},
+        lambda pieces: {"messages": _calling([CALL] * (pieces - 3)), "tools": [TOOL]},
+    ],
+    ids=["messages", "parts", "tool calls", "tools", "together"],
+)
+def test_a_conversation_of_very_many_pieces_goes_without_tokens(of: Callable[[int], dict[str, Any]], over: int) -> None:
+    made = chat(**of(MAX_PIECES + over))
+    assert isinstance(made, NoTokens) is bool(over)
+    assert not over or made == NoTokens("too_long")
+
+
+def _extent(value: object) -> int:
+    """What a value counts, said plainly."""
+    if isinstance(value, list):
+        return VALUE_CHARACTERS + len(value) + sum(map(_extent, value))
+    if isinstance(value, dict):
+        arguments = value.get("arguments")
+        signs = [one for one in arguments if one in ",[{"] if isinstance(arguments, str) else []
+        return VALUE_CHARACTERS * (1 + len(signs)) + len(value) + sum(map(len, value)) + sum(map(_extent, value.values()))
+    return VALUE_CHARACTERS + (len(value) if isinstance(value, str) else 0)
+
+
+_names = st.sampled_from(["arguments", "function", "content", "a"])
+_leaves = st.none() | st.booleans() | st.integers() | st.text(",[{}]x", max_size=8)
+_values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3))
+
+
+@given(_values, st.sampled_from(["messages", "tools", "documents", "chat_template_kwargs"]))
+def test_all_that_a_template_is_given_counts(value: object, member: str) -> None:
+    """Every value, text and name, and the values in arguments of tool calls before these are read. What no template sees counts for nothing."""
+    extent = 3 * VALUE_CHARACTERS + _extent(value)
+    assert within({member: value}, extent)
+    assert not within({member: value}, extent - 1)
+    assert within({"metadata": value}, 4 * VALUE_CHARACTERS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "x" * 4000}]},
+        {"messages": _calling([CALL | {"function": {"name": "f", "arguments": '{"a": "' + "x" * 4000 + '"}'}}])},
+        {"messages": _calling([CALL | {"function": {"name": "f", "arguments": '{"a": [' + "[]," * 200 + "0]}"}}])},
+        {"messages": _calling([CALL | {f"k{number}": 0 for number in range(300)}])},
+        {"messages": [HI], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [[]] * 300}}}]},
+        {"messages": [HI], "documents": [{"text": "x" * 4000}]},
+        {"messages": [HI], "chat_template_kwargs": {"a": [[]] * 300}},
+    ],
+    ids=["text", "arguments", "lists in arguments", "members", "tools", "documents", "variables"],
+)
+def test_a_conversation_over_its_bound_goes_without_tokens(body: dict[str, Any]) -> None:
+    """The control has room for it."""
+    asked = partial(prepare.chat, body, content_format="string", knows_developer=True)
+    assert asked(max_characters=4000) == NoTokens("too_long")
+    assert isinstance(asked(max_characters=20_000), Conversation)

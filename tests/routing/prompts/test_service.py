@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def library(content: bytes) -> Tokenizer:
 def straight(source: str, tokenizer: small.Artifact, body: dict[str, Any], variables: dict[str, Any]) -> list[int] | None:
     """The ids by the shortest way: render, tokenise the whole text. None where the body or the template refuses."""
     template = compiled(source.encode())
-    made = prepare.chat(body, content_format=template.content_format, knows_developer=template.knows_developer)
+    made = prepare.chat(body, content_format=template.content_format, knows_developer=template.knows_developer, max_characters=10_000_000)
     if isinstance(made, NoTokens):
         return None
     text = render(
@@ -209,6 +210,39 @@ async def test_a_text_over_the_limit_has_no_tokens() -> None:
             assert isinstance(await service.ask(CHAT), Tokens)
             assert await service.ask({"messages": [{"role": "user", "content": "a" * 200}]}) == NoTokens("too_long")
             assert await service.ask({"prompt": "a" * 201}) == NoTokens("too_long")
+
+
+class Noting(dict[str, Any]):
+    """A message or a document that notes in which threads a member of it is taken."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(members)
+        self.threads: set[int] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.threads.add(threading.get_ident())
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize(
+    ("beside", "short"),
+    [
+        ({}, True),
+        ({"documents": [{"text": "ab " * 30_000}]}, False),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [[]] * 4000}}}]}, False),
+        ({"chat_template_kwargs": {"a": "x" * 70_000}}, False),
+    ],
+    ids=["short", "documents", "tools", "variables"],
+)
+async def test_what_is_long_is_prepared_and_rendered_beside_the_event_loop(beside: dict[str, Any], short: bool) -> None:
+    """By a template of the catalogue, in this process; whatever it is that is long, of all that a template is given."""
+    source = "{% for each in documents %}{{ each.text }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    async with running(catalogue=("tokenizer", "template"), template=source) as service:
+        message, document = Noting(role="user", content="hi"), Noting(text="a document")
+        await service.ids({"messages": [message], **beside, "documents": [document, *beside.get("documents", ())]})
+        for noted in (message, document):
+            assert len(noted.threads) == 1
+            assert (threading.get_ident() in noted.threads) is short
 
 
 async def test_a_long_text_is_tokenised_in_the_sandbox_also_for_the_catalogue() -> None:
