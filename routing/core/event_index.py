@@ -65,6 +65,11 @@ class Sizes:
     orphans: int
     ignored: int
 
+    @property
+    def ours(self) -> int:
+        """Under salts of ours. A router that has just begun finds most of them parked: a namespace is known to it with its first request."""
+        return self.credited + self.parked
+
 
 class EventIndex:
     """All targets' blocks. A target exists from :meth:`set_generation` to :meth:`forget`; batches for others are refused."""

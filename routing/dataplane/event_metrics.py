@@ -23,12 +23,12 @@ class EventCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         plane = self._plane
-        blocks = GaugeMetricFamily("saltroute_replica_event_blocks", "Blocks that events show resident", labels=["replica"])
+        blocks = GaugeMetricFamily("saltroute_replica_event_blocks", "Blocks of ours that events show resident", labels=["replica"])
         found: Counter[str] = Counter()
         sizes = plane.events.sizes()
         for url in plane.engines:
             found[plane.residency.of(url).state] += 1
-            held = [sizes[url, rank].credited for rank in plane.residency.ranks.get(url, ()) if (url, rank) in sizes]
+            held = [sizes[url, rank].ours for rank in plane.residency.ranks.get(url, ()) if (url, rank) in sizes]
             blocks.add_metric([url], float(sum(held)))
         states = GaugeMetricFamily("saltroute_replicas_by_residency", "Engines by how far their events can be trusted", labels=["state"])
         for state in get_args(State):

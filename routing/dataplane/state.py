@@ -234,7 +234,7 @@ class Plane:
             "residency_reason": standing.reason,
             "residency_for_s": None if standing.since_s is None else round(now_s - standing.since_s, 1),
             "residency_since": self.residency.since_at(url),
-            "event_blocks": sum(shown[url, rank].credited for rank in ranks if (url, rank) in shown),
+            "event_blocks": sum(shown[url, rank].ours for rank in ranks if (url, rank) in shown),
         }
 
     def engine_report(self, now_s: float) -> dict[str, dict[str, object]]:

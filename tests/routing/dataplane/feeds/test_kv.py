@@ -672,6 +672,7 @@ async def test_events_leave_no_trace_in_logs_reports_and_metrics(rig: Rig, sourc
 
 
 async def test_changes_are_reported_counted_and_shown_by_engine(rig: Rig, source: FakeSource) -> None:
+    """With the blocks of every namespace of ours, those too of which this router has had no request yet, and nobody else's."""
     await exact(rig, source)
     told = msgspec.json.decode(rig.router.snapshots.status())
     mine = told["replicas"][rig.a.url]
@@ -680,10 +681,13 @@ async def test_changes_are_reported_counted_and_shown_by_engine(rig: Rig, source
     changes = [(one["replica"], one["rank"], one["before"], one["after"]) for one in told["residency_changes"]]
     assert changes[:1] == [(rig.a.url, 0, "history", "warming")]
     assert changes[-1][3] == "exact"
+    source.say(chain(4, "sr1-" + "z" * 43, base=100), chain(2, "theirs", base=200))
+    await until(lambda: rig.router.plane.events.sizes()[rig.a.url, 0].ignored == 2)
+    assert msgspec.json.decode(rig.router.snapshots.status())["replicas"][rig.a.url]["event_blocks"] == 4
     page = rig.router.plane.metrics.page().decode()
     assert 'saltroute_replicas_by_residency{state="exact"} 1.0' in page
     assert 'saltroute_residency_changes_total{after="warming",before="history"} 1.0' in page
-    assert f'saltroute_replica_event_blocks{{replica="{rig.a.url}"}} 0.0' in page
+    assert f'saltroute_replica_event_blocks{{replica="{rig.a.url}"}} 4.0' in page
 
 
 async def test_what_engines_send_makes_no_series(rig: Rig, source: FakeSource) -> None:
