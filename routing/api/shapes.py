@@ -14,7 +14,17 @@ from tenants.api.bodies import Body
 
 Reason = Annotated[str, msgspec.Meta(max_length=500, description="Goes to the audit log.")]
 Sha256 = Annotated[str, msgspec.Meta(description="64 hexadecimal digits; of an artifact that the tenant holds.")]
+Template = Annotated[
+    str,
+    msgspec.Meta(
+        description="As tokenizer_sha256. Without a tokenizer it is part of the cache identity alone: routers need both for a chat's tokens."
+    ),
+]
 Document = Annotated[str | dict[str, Any], msgspec.Meta(description="A policy's name (its newest version), {name, version}, or a policy document.")]
+Objectives = Annotated[
+    str | dict[str, Any],
+    msgspec.Meta(description="As routing_policy, of an SLO policy. An empty document names no target and means the same as null."),
+]
 
 
 class ReasonGiven(Body):
@@ -77,7 +87,7 @@ class ModelNew(Body):
     kv_dtype: str | None = None
     tokenizer_sha256: Sha256 | None = None
     tokenizer_revision: str | None = None
-    chat_template_sha256: Sha256 | None = None
+    chat_template_sha256: Template | None = None
     chat_template_revision: str | None = None
     multimodal_processor: str | None = None
     context_window_tokens: int | None = None
@@ -92,7 +102,7 @@ class ModelChange(Body):
     kv_dtype: str | UnsetType | None = UNSET
     tokenizer_sha256: Sha256 | UnsetType | None = UNSET
     tokenizer_revision: str | UnsetType | None = UNSET
-    chat_template_sha256: Sha256 | UnsetType | None = UNSET
+    chat_template_sha256: Template | UnsetType | None = UNSET
     chat_template_revision: str | UnsetType | None = UNSET
     multimodal_processor: str | UnsetType | None = UNSET
     context_window_tokens: int | UnsetType | None = UNSET
@@ -227,7 +237,7 @@ class EndpointNew(Body):
     request_context: list[str] = []
     sharing: SharingLevel = "scope"
     routing_policy: Document = msgspec.field(default_factory=lambda: {"policy": "ettft"})
-    slo: Document | None = None
+    slo: Objectives | None = None
     data_class: str | None = None
     own_cache: bool = False
     client_subdivision: bool = False
@@ -247,7 +257,7 @@ class EndpointChange(Body):
     request_context: list[str] | UnsetType = UNSET
     sharing: SharingLevel | UnsetType = UNSET
     routing_policy: Document | UnsetType = UNSET
-    slo: Document | UnsetType | None = UNSET
+    slo: Objectives | UnsetType | None = UNSET
     data_class: str | UnsetType | None = UNSET
     own_cache: bool | UnsetType = UNSET
     client_subdivision: bool | UnsetType = UNSET

@@ -16,6 +16,8 @@ from django.test.utils import CaptureQueriesContext
 from console.reads import endpoints
 from namespaces.core.components import COMPONENTS
 from routing.models import Endpoint
+from routing.services import policies
+from tenants.actor import system
 from tenants.scoping import tenant_scope
 from tests.console import rows
 from tests.console.rows import Town
@@ -28,6 +30,19 @@ def test_the_identity_lists_every_component_of_the_register(town: Town) -> None:
     assert re.findall(r'<th scope="row">(\w+)</th>', page) == [component.name for component in COMPONENTS]
     for text in ("org_policy=v7", "m-7b at r1", "sha256 0101010101010101…", "tenant 1, endpoint 1", "ttft_p95_ms", "ettft"):
         assert text in page
+
+
+def test_an_empty_target_is_said_to_be_none(town: Town) -> None:
+    """In words on the endpoint's page and in the list; one with a target shows it in both."""
+    page, listed = f"/t/acorn/endpoints/{town.acorn.endpoint_id}", "/t/acorn/endpoints"
+    assert "This document is empty" not in town.owner.get(page).content.decode()
+    assert ">ttft_p95_ms 2000</span>" in town.owner.get(listed).content.decode()
+    with tenant_scope(town.acorn.tenant_id):
+        version = Endpoint.objects.get(id=town.acorn.endpoint_id).slo_policy
+        assert version is not None
+        policies.add_version(tenant_id=town.acorn.tenant_id, actor=system("tests"), policy_id=version.policy_id, kind="slo", spec={})
+    assert "This document is empty: it names no target" in town.owner.get(page).content.decode()
+    assert '<td data-label="Target"><span class="muted">none</span></td>' in town.owner.get(listed).content.decode()
 
 
 @pytest.mark.parametrize("name", ["it's; rm -rf ~ #", "$(touch /tmp/x)", '"quoted" \\ name', "<img src=x onerror=alert(1)>"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from routing.core.policy import SCORERS, PolicyError, PolicyName, RoutingPolicy, SloPolicy, compile_routing, compile_slo
 from routing.core.scorers import REGISTER
+from routing.dataplane.waiting import DEFAULT_QUEUE_S
 
 FIELDS = ["policy", "weights", "price_of_recomputation", "pressure", "load_factor", "prefix_tokens", "concurrency_threshold", "tie_share", "tie_s"]
 SLO_FIELDS = ["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p95_ms", "e2e_p99_ms", "max_queue_ms", "overload", "spill_pool"]
@@ -128,6 +129,7 @@ def test_an_empty_document_is_the_default() -> None:
     assert compile_routing({}) == RoutingPolicy()
     assert compile_slo({}) == SloPolicy()
     assert compile_slo({}).ttft_s is None
+    assert compile_slo({}).max_queue_ms == DEFAULT_QUEUE_S * 1000  # as where there is no policy
 
 
 def test_policies_and_the_register_know_the_same_scorers() -> None:
