@@ -82,6 +82,21 @@ def test_tools_are_written_in_the_order_of_the_schema() -> None:
     assert list(prepared.tools[0]["function"]) == ["name", "description", "parameters", "strict"]
 
 
+@pytest.mark.parametrize("other", [1, 0, 1.0, "yes", "true", []])
+@pytest.mark.parametrize("place", ["strict", "defer_loading", "defer_loading beside"])
+def test_a_flag_of_a_tool_is_true_or_false(place: str, other: object) -> None:
+    """The engine's own schema makes one of them of other words, and writes that."""
+    name, beside = place.partition(" ")[0], place.endswith("beside")
+
+    def asked(flag: object) -> Conversation | NoTokens:
+        flags = {name: flag}
+        return chat(tools=[{"type": "function", "function": {"name": "f", **({} if beside else flags)}, **(flags if beside else {})}])
+
+    assert asked(other) == NoTokens("request")
+    for flag in (True, False, None):
+        assert isinstance(asked(flag), Conversation)
+
+
 def test_tools_are_shown_also_when_none_may_be_called() -> None:
     prepared = chat(tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
     assert isinstance(prepared, Conversation)
