@@ -84,44 +84,43 @@ _error = msgspec.json.Decoder(_Error)
 _answer = msgspec.json.Decoder(_Answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """What an answer says, or the data of an event. ``aborted``: a choice of it was given up."""
 
     aborted: bool
-    _answer: _Answer
+    answer: _Answer
 
     @property
     def usage(self) -> object:
         """Its usage, whatever that is; None where it says nothing of it."""
-        return _built(self._answer.usage)
+        return _built(self.answer.usage)
 
     @property
     def transfer(self) -> object:
         """What a prefill engine hands over, whatever that is; None for nothing."""
-        return _built(self._answer.kv_transfer_params)
+        return _built(self.answer.kv_transfer_params)
 
     @property
     def has_choices(self) -> bool:
         """Whether it has any but an empty list of them."""
-        start = bytes(memoryview(self._answer.choices)[:64])
+        start = bytes(memoryview(self.answer.choices)[:64])
         return start.translate(None, b" \t\r\n") not in (b"null", b"[]")
 
     @property
     def shaped(self) -> bool:
         """Whether it is an error in OpenAI's shape."""
-        return bytes(memoryview(self._answer.error)[:1]) == b"{"
+        return bytes(memoryview(self.answer.error)[:1]) == b"{"
 
     @property
     def error(self) -> dict[str, Any] | None:
         """The error in it, in any of the shapes that engines use; None if there is none."""
         if self.shaped:
-            return _read_error(self._answer.error)
-        start = bytes(memoryview(self._answer.error)[:2])
+            return _read_error(self.answer.error)
+        start = bytes(memoryview(self.answer.error)[:2])
         if start[:1] == b'"' and start != b'""':
-            return {"message": _built(self._answer.error)}
-        is_error = "error" in (_built(self._answer.object), _built(self._answer.type))
-        return self._answer.words() if is_error else None
+            return {"message": _built(self.answer.error)}
+        is_error = "error" in (_built(self.answer.object), _built(self.answer.type))
+        return self.answer.words() if is_error else None
 
 
 def parse(data: bytes) -> Said | None:
