@@ -60,9 +60,13 @@ _RESIDENCY_REASON = {
     "unknown_spec_kind": Term("unknown kind of cache", "The model has a kind of cache whose rule of reuse this router does not know."),
     "block_size": Term("block size unclear", "Blocks have another size than the engine says, or none was told."),
     "no_tokens": Term(
-        "no tokenizer here", "The router does not hold the model's tokenizer or chat template, so it cannot turn prompts into the engine's blocks."
+        "no tokenizer here",
+        "No endpoint that sends there has its model's tokenizer and chat template at the router, so it cannot turn prompts into the engine's blocks.",
     ),
-    "parity": Term("tokens differ", "A sample prompt gives other tokens here than at the engine: another tokenizer or chat template was declared."),
+    "parity": Term(
+        "tokens differ",
+        "Sample prompts give other tokens here than at the engine: other files were declared, and no endpoint that sends there has the right ones.",
+    ),
     "kappa": Term("promises not kept", "Answers show far fewer cached tokens than the reports promised, so they are not believed for now."),
     "budget": Term("no room in the index", "The router's index of cached blocks is full, and blocks of this replica were dropped from it."),
     "gap": Term("reports lost", "Reports were lost and the engine no longer has them, so some removals may be unknown."),

@@ -19,7 +19,7 @@ CAPACITY_CHANGED = 0.05  # share; how many blocks fit differs a little between t
 CAPACITY_MIXED = 0.20
 ALARMS_CONTRADICT = 3
 KNOWN_STATES = ("exact", "warming")  # of residency: nothing to report
-BLOCK_SIZE = "block_size"  # a reason of residency that is a finding of its own
+BLOCK_SIZE, PARITY = "block_size", "parity"  # reasons of residency that are findings of their own
 
 
 # ---- one tenant ------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,12 @@ def _residency(replica: ReplicaFact, said: Sequence[tuple[str, EngineWord]]) -> 
     """Only where events are declared: without them, history is all that there is."""
     if not replica.kv_events or all(word.away_since_s is not None for _, word in said):
         return  # of an engine that is away no events can come: that it is away is the finding
-    bad = [(router_id, rank) for router_id, word in said for rank in word.ranks if rank.state not in KNOWN_STATES and rank.reason != BLOCK_SIZE]
+    bad = [
+        (router_id, rank)
+        for router_id, word in said
+        for rank in word.ranks
+        if rank.state not in KNOWN_STATES and rank.reason not in (BLOCK_SIZE, PARITY)
+    ]
     if not bad:
         return
     parts = []

@@ -14,7 +14,7 @@ Each change is a value with its reason, for the log, the counters and the report
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 State = Literal["warming", "exact", "history", "degraded"]
 Reason = Literal[
@@ -56,6 +56,9 @@ CONDITIONS: Final[dict[Reason, State]] = {
     "late_join": "warming",  # the source's buffer did not reach back to its beginning
     "relearning": "warming",  # forgotten after silence, or in doubt
 }
+TokenReason = Literal["no_tokens", "parity"]
+# Of these the router is the cause and not the engine: they say nothing against events where a prompt's tokens are known all the same.
+ABOUT_TOKENS: Final[tuple[TokenReason, ...]] = get_args(TokenReason)
 LOST_AFTER_S: Final = 30.0  # silence or bad messages this long: what was known is dropped
 
 
@@ -86,6 +89,11 @@ class Residency:
         reason = self.reason
         return "exact" if reason == "ok" else CONDITIONS[reason]
 
+    @property
+    def of_events(self) -> Residency:
+        """What stands against the engine's events alone, for a prompt whose tokens are known."""
+        return replace(self, conditions=tuple(condition for condition in self.conditions if condition[0] not in ABOUT_TOKENS))
+
     def has(self, reason: Reason) -> bool:
         return any(name == reason for name, _ in self.conditions)
 
@@ -110,8 +118,7 @@ def drop(residency: Residency, *reasons: Reason, at_s: float) -> tuple[Residency
 
 def restarted(residency: Residency, at_s: float) -> tuple[Residency, Transition | None]:
     """Another process runs there now: what stood against the old one's events is over, what stands against the model's tokens is not."""
-    about_tokens: set[Reason] = {"no_events", "no_tokens", "parity"}
-    kept = tuple(condition for condition in residency.conditions if condition[0] in about_tokens)
+    kept = tuple(condition for condition in residency.conditions if condition[0] in ("no_events", *ABOUT_TOKENS))
     return _changed(residency, (*kept, ("restart", at_s)), at_s)
 
 

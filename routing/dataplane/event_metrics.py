@@ -27,7 +27,7 @@ class EventCollector(Collector):
         found: Counter[str] = Counter()
         sizes = plane.events.sizes()
         for url in plane.engines:
-            found[plane.residency.of(url).state] += 1
+            found[plane.residency.told(url).state] += 1
             held = [sizes[url, rank].ours for rank in plane.residency.ranks.get(url, ()) if (url, rank) in sizes]
             blocks.add_metric([url], float(sum(held)))
         states = GaugeMetricFamily("saltroute_replicas_by_residency", "Engines by how far their events can be trusted", labels=["state"])

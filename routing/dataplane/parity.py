@@ -253,7 +253,10 @@ class ParityFeed:
             parity.pop(pair, None)
         else:
             parity[pair] = found
-        self._plane.tokens.mismatched = {endpoint for (endpoint, _), one in parity.items() if one.state == "different"}
+        mismatched = frozenset(endpoint for (endpoint, _), one in parity.items() if one.state == "different")
+        if mismatched != self._plane.tokens.mismatched:
+            self._plane.tokens.mismatched = mismatched
+            self._plane.tokens.settle(self._plane)
 
     def _print(self, endpoint: EndpointView, replica: ReplicaView) -> tuple[object, ...]:
         """What the answer depends on: whenever it changes, the pair is compared again."""

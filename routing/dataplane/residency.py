@@ -1,5 +1,9 @@
 """The book of residency: how far events may be trusted for each target (one data-parallel rank of one engine), and every change of that, told.
 
+Where no prompt comes to an engine whose tokens are known, its events decide nothing, and it is told as ``history`` for that reason
+(:meth:`Book.set_lacking`). What is believed of a prompt whose tokens are known all the same, such as one given as token ids, rests on the events
+alone.
+
 A change of state is a log line, a count, and an entry of a bounded list in the router's report, which the control plane shows.
 """
 
@@ -12,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from routing.core import residency_state
-from routing.core.residency_state import Reason, Residency, State, Transition
+from routing.core.residency_state import ABOUT_TOKENS, Reason, Residency, State, TokenReason, Transition
 
 MAX_CHANGES = 100  # kept for the report, the newest
 TOLD = 10  # changes of one target that are told in TOLD_S; more are counted alone: an engine could restart in every message
@@ -58,14 +62,21 @@ class Book:
     since: dict[Target, float] = field(default_factory=dict)  # when each target's state began, in unix seconds: for people, and for who compares
     losses: Counter[str] = field(default_factory=Counter)  # times that messages of an engine were lost or unreadable, by its URL
     untold: int = 0  # changes that are counted alone
+    lacking: dict[str, TokenReason] = field(default_factory=dict)  # engines, by URL, of whose prompts no tokens are known here, and why
     _told: dict[Target, tuple[float, int]] = field(default_factory=dict)  # since when, unix seconds, and how many
-    _shown: dict[str, Shown] = field(default_factory=dict)  # what :meth:`of` found, until the next change: each decision asks for every engine
+    # What :meth:`of` and :meth:`told` found, until the next change: each decision asks for every engine.
+    _shown: dict[str, Shown] = field(default_factory=dict)
+    _all_told: dict[str, Shown] = field(default_factory=dict)
 
     def begin(self, target: Target, now_s: float) -> None:
         """Events of this target are read from now on."""
-        self.ranks.setdefault(target[0], {})[target[1]] = residency_state.begin(now_s)
-        self._shown.pop(target[0], None)
-        self._tell(target, Transition("history", "warming", "subscribing", now_s))
+        begun = residency_state.begin(now_s)
+        if (lack := self.lacking.get(target[0])) is not None:
+            begun, _ = residency_state.add(begun, lack, now_s)
+        self.ranks.setdefault(target[0], {})[target[1]] = begun
+        self.since[target] = time.time()
+        self._forget_shown(target[0])
+        self._tell(target, Transition("history", begun.state, begun.reason, now_s))
 
     def end(self, target: Target) -> None:
         """Its events are read no longer."""
@@ -73,7 +84,7 @@ class Book:
         held.pop(target[1], None)
         self.since.pop(target, None)
         self._told.pop(target, None)
-        self._shown.pop(target[0], None)
+        self._forget_shown(target[0])
         if not held:
             self.ranks.pop(target[0], None)
             self.losses.pop(target[0], None)
@@ -92,6 +103,16 @@ class Book:
         """Another process runs there."""
         self._put(target, residency_state.restarted(known, now_s) if (known := self._of(target)) else None)
 
+    def set_lacking(self, lacking: Mapping[str, TokenReason], now_s: float) -> None:
+        """To which engines no prompt comes whose tokens are known here, and why. Of all others that is over."""
+        before, self.lacking = self.lacking, dict(lacking)
+        for url in [url for url in before.keys() | lacking.keys() if before.get(url) != lacking.get(url)]:
+            reason = lacking.get(url)
+            for rank in self.ranks.get(url, {}):
+                if reason is not None:
+                    self.add((url, rank), reason, now_s)
+                self.drop((url, rank), *[other for other in ABOUT_TOKENS if other != reason], now_s=now_s)
+
     def overdue(self, target: Target, now_s: float) -> bool:
         """Whether what was known of the target must be forgotten."""
         known = self._of(target)
@@ -101,31 +122,31 @@ class Book:
         known = self._of(target)
         return known is not None and known.has(reason)
 
-    def state(self, target: Target) -> State:
-        known = self._of(target)
-        return "history" if known is None else known.state
+    def of(self, url: str, rank: int | None = None) -> Shown:
+        """The state of the engine's events, for prompts whose tokens are known: that of its worst rank, or of one, where requests name it."""
+        return self._read(url, rank, self._shown, events_alone=True)
 
-    def of(self, url: str) -> Shown:
-        """The engine's state: that of its worst rank."""
-        known = self._shown.get(url)
+    def told(self, url: str, rank: int | None = None) -> Shown:
+        """As :meth:`of`, of events and tokens together: what people are told, and what holds for prompts whose tokens are not known."""
+        return self._read(url, rank, self._all_told, events_alone=False)
+
+    def _read(self, url: str, rank: int | None, kept: dict[str, Shown], *, events_alone: bool) -> Shown:
+        known = kept.get(url) if rank is None else None
         if known is not None:
             return known
-        held = self.ranks.get(url)
+        held = {number: one.of_events if events_alone else one for number, one in self.ranks.get(url, {}).items() if rank in (None, number)}
         if not held:
             return NO_EVENTS
         worst = held[_worst(held)]
-        shown = self._shown[url] = Shown(worst.state, worst.reason, worst.since_s, tuple((url, rank) for rank in held))
+        shown = Shown(worst.state, worst.reason, worst.since_s, tuple((url, number) for number in held))
+        if rank is None:
+            kept[url] = shown
         return shown
 
     def since_at(self, url: str) -> float | None:
-        """When the engine's state, that of its worst rank, began, in unix seconds; None without events."""
+        """When the state that is told of the engine, its worst rank's, began, in unix seconds; None without events."""
         held = self.ranks.get(url)
         return self.since.get((url, _worst(held))) if held else None
-
-    def of_rank(self, target: Target) -> Shown:
-        """One rank's state, where requests name it."""
-        known = self._of(target)
-        return NO_EVENTS if known is None else Shown(known.state, known.reason, known.since_s, (target,))
 
     def report(self) -> list[dict[str, object]]:
         """The newest changes, oldest first."""
@@ -134,6 +155,10 @@ class Book:
             for one in self.changes
         ]
 
+    def _forget_shown(self, url: str) -> None:
+        self._shown.pop(url, None)
+        self._all_told.pop(url, None)
+
     def _of(self, target: Target) -> Residency | None:
         return self.ranks.get(target[0], {}).get(target[1])
 
@@ -141,7 +166,7 @@ class Book:
         if after is None:
             return
         self.ranks[target[0]][target[1]] = after[0]
-        self._shown.pop(target[0], None)
+        self._forget_shown(target[0])
         if after[1] is not None:
             self._tell(target, after[1])
 

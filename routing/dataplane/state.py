@@ -228,7 +228,7 @@ class Plane:
 
     def _residency(self, url: str, shown: Mapping[tuple[str, int], Sizes], now_s: float) -> dict[str, object]:
         """The state of an engine's events, why, since when, and how many blocks they show."""
-        standing, ranks = self.residency.of(url), self.residency.ranks.get(url, ())
+        standing, ranks = self.residency.told(url), self.residency.ranks.get(url, ())
         return {
             "residency": standing.state,
             "residency_reason": standing.reason,

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from routing.core import parity
+from routing.core.artifact import Kind
 from routing.core.parity import Pair, Parity
+from routing.core.residency_state import TokenReason
 from routing.core.snapshot import ModelEntry
 from routing.prompts.service import NoTokens, PromptModel, Prompts, Reason, Tokens
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from routing.dataplane.inflight import Flight
     from routing.dataplane.metrics import Metrics
     from routing.dataplane.state import Plane
+    from routing.dataplane.view import EndpointView, PlaneView
 
 WAITED_BYTES_PER_S = 1_000_000  # a longer prompt may take longer: about 5 % of what its prefill would take where nothing of it is cached
 GRACE_S = 0.05  # beyond the deadline that the service was given: it keeps it, this makes sure
@@ -56,12 +59,44 @@ NOTHING_FOUND = Found()
 
 @dataclass(slots=True)
 class TokenDesk:
-    """What the step works with. ``mismatched`` holds the endpoints whose engines make other tokens of our samples (``parity.py``)."""
+    """What the step works with. ``mismatched`` holds the endpoints whose engines make other tokens of our samples (``parity.py``), ``ready`` the
+    artifacts that are loaded and compiled (``feeds/artifacts.py``); both are replaced whole, and only where they change."""
 
     prompts: Prompts
-    mismatched: set[UUID] = field(default_factory=set)
+    mismatched: frozenset[UUID] = frozenset()
+    ready: frozenset[tuple[Kind, bytes]] = frozenset()
     parity: dict[Pair, Parity] = field(default_factory=dict)  # by endpoint and replica
     artifacts: Callable[[], dict[str, object]] = dict  # what the artifact feed says of itself, for the router's report
+
+    _settled: tuple[PlaneView, frozenset[UUID], frozenset[tuple[Kind, bytes]]] | None = None
+
+    def settle(self, plane: Plane) -> None:
+        """Note of each engine, where anything changed, why no prompt that this router sends there can have exact tokens: its events decide nothing
+        then. One endpoint whose prompts can is enough.
+
+        Policy: of an engine that tenants share this depends on all of them. Like the state that it is part of, it is told to the pool's owner alone.
+        """
+        known = self._settled
+        if known is not None and known[0] is plane.view and known[1] is self.mismatched and known[2] is self.ready:
+            return
+        self._settled = (plane.view, self.mismatched, self.ready)
+        endpoints = [endpoint for tenant in plane.view.tenants.values() for endpoint in tenant.endpoints.values() if endpoint.entry.enabled]
+        lacks = {endpoint.entry.id: self._lack(endpoint) for endpoint in endpoints}
+        found: dict[str, TokenReason] = {}
+        for url, ids in plane.used_by.items():
+            here = {lacks[one] for one in ids if one in lacks}
+            if here and None not in here:
+                found[url] = "parity" if "parity" in here else "no_tokens"
+        plane.residency.set_lacking(found, time.monotonic())
+
+    def _lack(self, endpoint: EndpointView) -> TokenReason | None:
+        """Why no prompt of an endpoint can have exact tokens, but those that are given as token ids."""
+        if endpoint.entry.id in self.mismatched:
+            return "parity"
+        model = model_of(endpoint.entry.model)
+        if model is None or ("tokenizer", model.tokenizer_digest) not in self.ready:
+            return "no_tokens"
+        return None if model.template_digest is None or ("chat_template", model.template_digest) in self.ready else "no_tokens"
 
     def report(self) -> dict[str, object]:
         """What the router's report says of exact tokens."""

@@ -118,7 +118,7 @@ async def run(name: str, mix: Mix, *, blocks: int, events: bool, seconds: float,
         arm.records = sorted(records, key=lambda one: one.started_at)
         plane, now_s = started[0].plane, asyncio.get_running_loop().time()
         arm.trust = {f"r{number}": plane.trust.report((one.url, 0), now_s) for number, one in enumerate(fleet.replicas)}
-        arm.states = {url: str(said["residency"]) for url, said in plane.engine_report(now_s).items()}
+        arm.states = {url: plane.residency.of(url).state for url in plane.engines}
     return arm
 
 
@@ -142,8 +142,9 @@ async def _settle(router: Router, *, events: bool) -> None:
     """Wait until the router has seen its engines, and reads their events where there are any."""
 
     def settled() -> bool:
-        said = router.plane.engine_report(0.0).values()
-        return all(one["condition"] == "ok" and (not events or one["residency"] == "exact") for one in said)
+        plane = router.plane  # prompts are token ids: what the engines' events are worth is asked, not what is told of files that nobody needs
+        said = plane.engine_report(0.0).items()
+        return all(one["condition"] == "ok" and (not events or plane.residency.of(url).state == "exact") for url, one in said)
 
     await rig.until(settled)
 

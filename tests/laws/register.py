@@ -627,7 +627,7 @@ _OUTWARD = [
     Mutant(
         "an engine's state is remembered although it changed",
         "routing/dataplane/residency.py",
-        "        self.ranks[target[0]][target[1]] = after[0]\n        self._shown.pop(target[0], None)\n",
+        "        self.ranks[target[0]][target[1]] = after[0]\n        self._forget_shown(target[0])\n",
         "        self.ranks[target[0]][target[1]] = after[0]\n",
         ("tests/routing/dataplane/test_residency.py",),
     ),
@@ -1867,8 +1867,8 @@ _RANKS = [
     Mutant(
         "events of ranks looked up as the first's",
         "routing/dataplane/evidence.py",
-        "plane.residency.of_rank(rank.target)",
-        "plane.residency.of_rank((url, 0))",
+        "None if rank is None else rank.number",
+        "None if rank is None else 0",
         (f"{PLANE_RANKS}::test_the_next_turn_goes_to_the_rank_that_holds_the_conversation",),
     ),
     Mutant(

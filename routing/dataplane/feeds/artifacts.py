@@ -86,6 +86,7 @@ class ArtifactFeed:
                     self._started = True
                 if self._started:
                     self.adjust(valkey)
+                self._settle()
                 try:
                     async with asyncio.timeout(self._plane.config.poll_s):
                         await self._wake.wait()
@@ -94,6 +95,14 @@ class ArtifactFeed:
         finally:
             for task in self._tasks.values():
                 task.cancel()
+
+    def _settle(self) -> None:
+        """Say which artifacts are ready, and what follows from that and from the view: a swap wakes this feed, as the end of each task does."""
+        desk = self._plane.tokens
+        ready = frozenset(item for item, held in self._held.items() if held.state == "ready")
+        if ready != desk.ready:
+            desk.ready = ready
+        desk.settle(self._plane)
 
     def adjust(self, valkey: Redis | None) -> None:
         """Forget what nobody names any more and begin what is due."""

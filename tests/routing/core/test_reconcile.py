@@ -105,6 +105,13 @@ CASES: dict[str, tuple[TenantFacts, tuple[RouterWord, ...], str, str]] = {
         "1970-01-01 00:01:00 UTC: r1: degraded, reports lost",
     ),
     "residency_degraded, one rank": (FACTS, (engine(ranks=(Rank(0, "exact"), Rank(1, "history", "unknown spec"))),), str(A.id), "rank 1: history"),
+    "residency_degraded, no tokens": (FACTS, (engine(ranks=(Rank(0, "history", "no_tokens"),)),), str(A.id), "r1: history, no tokenizer here"),
+    "parity_broken, and residency with it": (
+        FACTS,
+        (replace(engine(ranks=(Rank(0, "history", "parity"),)), mismatches=(MISMATCH,)),),
+        str(ENDPOINT),
+        "The endpoint is matched by history",
+    ),
     "parity_broken": (
         FACTS,
         (replace(ROUTER, mismatches=(Mismatch(ENDPOINT, A.id, "chat-1", 5),)),),

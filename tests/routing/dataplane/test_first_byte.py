@@ -41,7 +41,7 @@ async def exact(rig: Rig) -> Rig:
     plane.events.set_generation(target, 1, time.monotonic())
     plane.residency.begin(target, time.monotonic())
     plane.residency.drop(target, "subscribing", now_s=time.monotonic())
-    assert plane.residency.state(target) == "exact"
+    assert plane.residency.of(rig.a.url).state == "exact"
     return rig
 
 

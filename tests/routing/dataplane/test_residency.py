@@ -23,7 +23,7 @@ def test_an_engine_is_as_good_as_its_worst_rank() -> None:
     book.add(A1, "gap", 3.0)
     shown = book.of(A[0])
     assert (shown.state, shown.reason, shown.since_s) == ("degraded", "gap", 3.0)
-    assert (book.state(A), book.state(A1), book.state(B)) == ("exact", "degraded", "history")
+    assert (book.of(*A).state, book.of(*A1).state, book.of(*B).state) == ("exact", "degraded", "history")
     book.end(A1)
     assert book.of(A[0]).state == "exact"
     book.end(A)
@@ -58,7 +58,7 @@ def test_an_engine_that_changes_all_the_time_fills_neither_log_nor_report(caplog
     assert len(caplog.records) == TOLD + 2
     assert caplog.records[-2].levelno == logging.WARNING
     assert sum(book.counts.values()) == 1002 == TOLD + 1 + book.untold
-    assert book.state(A) == "warming"
+    assert book.of(*A).state == "warming"
 
 
 def test_when_a_state_began_is_told_in_unix_seconds_and_stays_until_it_changes() -> None:
@@ -82,7 +82,7 @@ def test_when_a_state_began_is_told_in_unix_seconds_and_stays_until_it_changes()
     assert book.since == {}
 
 
-STEPS = ("begin", "end", "gap", "no gap", "restarted", "subscribed")
+STEPS = ("begin", "end", "gap", "no gap", "restarted", "subscribed", "no tokens", "parity", "tokens")
 
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from([A, A1, B])), max_size=20))
@@ -102,11 +102,48 @@ def test_what_was_said_of_an_engine_once_is_said_until_it_changes_and_no_longer(
                 book.drop(target, "gap", now_s=now_s)
             case "restarted":
                 book.restarted(target, now_s)
+            case "no tokens":
+                book.set_lacking({target[0]: "no_tokens"}, now_s)
+            case "parity":
+                book.set_lacking({target[0]: "parity"}, now_s)
+            case "tokens":
+                book.set_lacking({}, now_s)
             case _:
                 book.drop(target, "subscribing", now_s=now_s)
         for url in (A[0], B[0]):
             assert book.of(url) == Book(ranks=book.ranks).of(url)
+            assert book.told(url) == Book(ranks=book.ranks).told(url)
+            lack, there = book.lacking.get(url), url in book.ranks
+            assert (book.told(url).state, book.told(url).reason) == (
+                ("history", lack) if lack and there else (book.of(url).state, book.of(url).reason)
+            )
             assert book.of(url).targets == tuple((url, rank) for rank in book.ranks.get(url, ()))
+
+
+def test_where_no_prompts_tokens_are_known_that_is_told_and_events_are_held_apart_from_it() -> None:
+    """Of every rank, of one that is followed later too, and told as one change; an engine without events has none, which is graver."""
+    book = Book()
+    book.set_lacking({A[0]: "no_tokens", B[0]: "parity"}, 1.0)
+    for target in (A, A1):
+        book.begin(target, 1.0)
+        book.drop(target, "subscribing", now_s=2.0)
+    assert (book.told(A[0]).reason, book.told(A[0], 1).reason, book.of(A[0]).state, book.of(A[0], 1).state) == (
+        "no_tokens",
+        "no_tokens",
+        "exact",
+        "exact",
+    )
+    assert book.told(B[0]) == NO_EVENTS
+    assert (book.report(), book.since_at(A[0]) is None) == ([], False)
+    book.set_lacking({A[0]: "parity"}, 3.0)
+    assert (book.told(A[0]).state, book.told(A[0]).reason, book.report()) == ("history", "parity", [])
+    book.add(A1, "no_events", 4.0)
+    book.add(A, "no_events", 4.0)
+    assert (book.told(A[0]).reason, book.of(A[0]).reason) == ("no_events", "no_events")
+    book.drop(A, "no_events", now_s=5.0)
+    book.set_lacking({}, 6.0)
+    assert (book.told(A[0], 0).state, book.told(A[0]).reason) == ("exact", "no_events")
+    assert [(one["rank"], one["after"], one["reason"]) for one in book.report()] == [(0, "exact", "ok")]
 
 
 def test_a_target_that_is_not_read_has_no_conditions() -> None:

@@ -147,7 +147,7 @@ async def test_no_request_fails_or_waits_for_its_tokens(
 
 async def test_an_endpoint_whose_template_differs_is_history(rig: Rig) -> None:
     await load(rig)
-    rig.router.plane.tokens.mismatched.add(rig.acme.endpoints[0].id)
+    rig.router.plane.tokens.mismatched = frozenset({rig.acme.endpoints[0].id})
     assert (await rig.chat(CHAT)).status == 200
     assert results(rig) == {"template_mismatch": 1}
     assert (await rig.chat(CHAT, key=KEY_B)).status == 200

@@ -19,6 +19,7 @@ from routing.core.snapshot import KvEvents
 from routing.dataplane.feeds import kv_followed, load
 from routing.dataplane.feeds.kv_subscription import Subscription
 from tenants.core import api_key
+from tests.fakes.artifacts import TEMPLATE, TOKENIZER, digest, naming
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.replica import FakeReplica, Script
 from tests.fakes.rig import KEY_A, KEY_B, Rig, bumped, replica_entry, until
@@ -198,7 +199,7 @@ async def test_a_prompt_without_exact_tokens_goes_by_history(rig: Rig, source: F
     await asked(rig, text)
     await forget_fresh(rig)
     seen = (await asked(rig, text))["A"]
-    assert (seen.evidence, seen.residency) == ("inferred", "exact")
+    assert (seen.evidence, seen.residency, standing(rig, rig.a)) == ("inferred", "history", ("exact", "ok"))
     assert seen.matched_tokens > 900
 
 
@@ -673,6 +674,10 @@ async def test_events_leave_no_trace_in_logs_reports_and_metrics(rig: Rig, sourc
 
 async def test_changes_are_reported_counted_and_shown_by_engine(rig: Rig, source: FakeSource) -> None:
     """With the blocks of every namespace of ours, those too of which this router has had no request yet, and nobody else's."""
+    for content, kind in ((TOKENIZER, "tokenizer"), (TEMPLATE, "chat_template")):
+        rig.router.plane.tokens.prompts.load(digest(content), content, kind)  # type: ignore[arg-type]
+    rig.publish(naming(rig.acme))
+    await until(lambda: rig.a.url in rig.router.plane.replicas and rig.a.url not in rig.router.plane.residency.lacking, 30)
     await exact(rig, source)
     told = msgspec.json.decode(rig.router.snapshots.status())
     mine = told["replicas"][rig.a.url]
