@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Hashable
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -29,6 +31,7 @@ from routing.dataplane.state import Plane
 LOOK_S = 1.0  # between two looks at the index's sizes
 TURN_S = 0.1  # between two looks at the configuration and at the clocks of replays
 BUDGET_S = 60.0  # without an eviction, until the index counts as whole again
+log = logging.getLogger("saltroute.events")
 
 
 class KvFeed:
@@ -40,6 +43,7 @@ class KvFeed:
         self._subscriptions: dict[tuple[str, int], Subscription | PolledSubscription] = {}
         self._owners: dict[str, Hashable] = {}
         self._owners_of: object = None  # the view that they are from
+        self._doubtful: set[tuple[str, int]] = set()  # sources that are not followed: another engine has the same port
         self._looked_s = self._evicted_s = -math.inf
         self._evicted = 0
 
@@ -97,14 +101,21 @@ class KvFeed:
 
     def _wanted(self) -> dict[tuple[str, int], tuple[Engine, Source]]:
         found: dict[tuple[str, int], tuple[Engine, Source]] = {}
+        claims: dict[tuple[str, int], kv_sources.Claim] = {}
         for url, replica in self._plane.replicas.items():
             engine = self._plane.engine(url)
             known = kv_sources.sources(replica.entry.kv_events, engine.sources)
             for source in known or ():
                 found[url, source.rank] = (engine, source)
+                said = replica.entry.kv_events is None
+                claims[url, source.rank] = kv_sources.Claim(self._owner(url), urlsplit(url).hostname or "", source.port, said)
             if not known and ENGINES[replica.entry.engine].events_path is not None:
                 found[url, 0] = (engine, kv_sources.POLLED)
-        return found
+        doubtful = kv_sources.doubtful(claims)
+        if len(doubtful) > len(self._doubtful):
+            log.warning("%d event sources are not followed: other engines of the same owner have the same ports", len(doubtful))
+        self._doubtful = doubtful
+        return {target: one for target, one in found.items() if target not in doubtful}
 
     def _owner(self, url: str) -> Hashable:
         """Who pays for what waits of an engine: the one tenant that uses it; an engine of several stands for itself."""

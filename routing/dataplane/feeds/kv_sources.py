@@ -7,7 +7,9 @@ elsewhere.
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +18,7 @@ from routing.core.snapshot import KvEvents
 MAX_RANKS = 64  # data-parallel ranks of one engine
 MAX_TOPIC_CHARACTERS = 256
 MAX_PAGE_BYTES = 64 * 1024  # 64 ranks take about 16 KiB; reading four megabytes would hold up requests
+Key = TypeVar("Key", bound=Hashable)
 _PORT = re.compile(r"tcp://[^\s/?#]*:([1-9][0-9]{3,4})")
 
 
@@ -75,7 +78,37 @@ def sources(declared: KvEvents | None, said: tuple[Source, ...] | None) -> tuple
         return ()
     base = Source(rank=0, port=port, replay_port=replay, topic=declared.topic or None)
     ranks = [source.rank for source in said or ()] or [0]
-    return tuple(_offset(base, rank) for rank in ranks)
+    found = tuple(_offset(base, rank) for rank in ranks)
+    topics = {source.port: source.topic for source in said or ()}
+    return tuple(source for source in found if _heard(source.topic, topics.get(source.port)))
+
+
+def _heard(wanted: str | None, topic: str | None) -> bool:
+    """Whether who subscribes to ``wanted`` hears messages under ``topic``, as far as both are known: ZMQ compares beginnings."""
+    return wanted is None or topic is None or topic.startswith(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One engine's source as it would be followed: whose engine on which host, and whether the engine says so itself."""
+
+    owner: Hashable
+    host: str
+    port: int
+    said: bool
+
+
+def doubtful(claims: Mapping[Key, Claim]) -> set[Key]:
+    """Of one owner's engines on one host those whose port is another's: what one engine publishes must not count as what another holds.
+
+    What an engine says of itself is believed before what was declared; of several declarations none. What others' engines are said to be changes
+    nothing for an owner's own: nobody can take another's events away by declaring their port.
+    """
+    by_port: dict[tuple[Hashable, str, int], list[Key]] = {}
+    for key, claim in claims.items():
+        by_port.setdefault((claim.owner, claim.host, claim.port), []).append(key)
+    several = [keys for keys in by_port.values() if len(keys) > 1]
+    return {key for keys in several for key in keys if not claims[key].said or sum(claims[one].said for one in keys) > 1}
 
 
 def _offset(source: Source, rank: int) -> Source:

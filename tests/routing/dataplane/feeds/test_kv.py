@@ -523,6 +523,21 @@ async def test_events_come_from_checked_addresses_only(make_rig: MakeRig, source
     assert counted(rig, "connected") == 0
 
 
+@pytest.mark.parametrize("alone", [False, True])
+async def test_what_one_engine_publishes_is_not_what_its_owners_other_engine_holds(rig: Rig, source: FakeSource, alone: bool) -> None:
+    """B was declared with A's sockets. Only where there is no A is it believed."""
+    speak(rig.a, source.said())
+    speak(rig.b)
+    events = KvEvents(endpoint=f"tcp://127.0.0.1:{source.port}", replay=f"tcp://127.0.0.1:{source.replay_port}", topic="kv")
+    replicas = (replica_entry(rig.b, kv_events=events),) if alone else (replica_entry(rig.a), replica_entry(rig.b, kv_events=events))
+    for document, mine in ((rig.globex, ()), (rig.acme, replicas)):
+        rig.publish(bumped(document, pools=tuple(msgspec.structs.replace(pool, replicas=mine) for pool in document.pools)))
+    await check(rig)
+    await becomes(rig, rig.b if alone else rig.a, "exact")
+    assert standing(rig, rig.b) == (("exact", "ok") if alone else ("history", "no_events"))
+    assert (rig.b.url, 0) in rig.router.plane.events.sizes() if alone else (rig.b.url, 0) not in rig.router.plane.events.sizes()
+
+
 async def test_the_address_is_checked_again_before_every_connection(make_rig: MakeRig, source: FakeSource) -> None:
     """A name that turned to an inner address between two connections is not followed there."""
     names = Names(**{"gpu.example": ["127.0.0.1"]})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from routing.core.snapshot import KvEvents
-from routing.dataplane.feeds.kv_sources import MAX_RANKS, Source, read, sources
+from routing.dataplane.feeds.kv_sources import MAX_RANKS, Claim, Source, doubtful, read, sources
 
 REPOSITORY = Path(__file__).parents[4]
 RECORDED = {
@@ -109,3 +109,27 @@ def test_the_ports_of_the_documentation_are_the_same_everywhere_and_leave_room_f
     for events, replays in pairs:
         taken = [source for rank in range(MAX_RANKS) for source in (events + rank, replays + rank)]
         assert len(set(taken)) == 2 * MAX_RANKS, (events, replays)
+
+
+@pytest.mark.parametrize(("topic", "followed"), [("nope", False), ("kv@tiny", True), ("kv@", True), ("", True), ("kv@tiny2", False)])
+def test_a_declared_topic_that_the_engine_does_not_publish_is_not_followed(topic: str, followed: bool) -> None:
+    """A replay would fill the index all the same, and nothing that happens afterwards would ever be heard."""
+    declared = KvEvents(endpoint="tcp://127.0.0.1:5601", replay="tcp://127.0.0.1:5701", topic=topic)
+    assert bool(sources(declared, read(page(RECORDED)))) is followed
+    assert sources(declared, read(page({**RECORDED, "topic": None})))
+    assert sources(declared, read(page({**RECORDED, "endpoint": "tcp://*:5999"})))  # the engine's port is another outside
+    assert sources(declared, None)
+
+
+def test_of_one_owners_engines_none_counts_what_another_publishes() -> None:
+    """What an engine says itself goes before what was declared."""
+    mine = {"a": Claim("o", "h", 5601, said=True), "b": Claim("o", "h", 5601, said=False), "c": Claim("o", "h", 5602, said=False)}
+    assert doubtful(mine) == {"b"}
+    assert doubtful({**mine, "a": Claim("o", "h", 5601, said=False)}) == {"a", "b"}
+    assert doubtful({**mine, "b": Claim("o", "h", 5601, said=True)}) == {"a", "b"}
+    assert doubtful({**mine, "b": Claim("o", "elsewhere", 5601, said=False)}) == set()
+
+
+def test_nobody_takes_another_owners_events_away_by_declaring_their_port() -> None:
+    claims = {"a": Claim("o", "h", 5601, said=False), "theirs": Claim("p", "h", 5601, said=True)}
+    assert doubtful(claims) == set()
