@@ -109,16 +109,21 @@ class Contents(Holdings):
         if group.window_blocks is None or (group.by_hash and not group.goes_on and not _names(table, group)):
             self.give_up(table, "unknown_spec_kind")
             return
-        group.by_hash, group.goes_on = True, bool(event.continued)
-        if event.parent is None and not event.sparse and not table.counting:
-            return  # vLLM's full report mode names all blocks of what it reuses here, and most are not kept
-        for hash_ in event.hashes:
+        if not group.goes_on:
+            group.by_hash, group.maybe_report = True, event.parent is None and not event.sparse
+        group.goes_on = bool(event.continued)
+        hashes, counting = event.hashes, table.counting
+        if group.maybe_report:
+            # In full report mode vLLM names all blocks that a hit goes over, and of a window the last alone are sure to be there.
+            hashes = () if event.continued else hashes[-group.window_blocks :]
+            counting = counting and not all(group.holds(hash_) for hash_ in hashes)
+        for hash_ in hashes:
             known = self.known(group, hash_)
             if known is not None:
-                self.counters["copies"] += self._again(known, 0, counting=table.counting)
+                self.counters["copies"] += self._again(known, 0, counting=counting)
             elif hash_ in group.hashed:
-                group.hashed[hash_] = more(group.hashed[hash_], 0, counting=table.counting)
-                self.counters["copies"] += table.counting
+                group.hashed[hash_] = more(group.hashed[hash_], 0, counting=counting)
+                self.counters["copies"] += counting
             else:
                 self._keep_hash(group, hash_, 1)
 

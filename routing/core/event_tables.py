@@ -215,8 +215,8 @@ class Group:
     """One KV group of one target: its blocks by the engine's hash, and what is not (yet) anybody's."""
 
     __slots__ = (
-        *("block_tokens", "by_hash", "goes_on", "gone", "hashed", "ignored", "itself", "known", "orphan_bytes", "orphans", "parked", "parked_bytes"),
-        *("__weakref__", "credited", "parked_blocks", "segments", "waiting_for", "width", "window_blocks"),
+        *("block_tokens", "by_hash", "goes_on", "gone", "hashed", "ignored", "itself", "known", "maybe_report", "orphan_bytes", "orphans"),
+        *("__weakref__", "credited", "parked", "parked_blocks", "parked_bytes", "segments", "waiting_for", "width", "window_blocks"),
     )
 
     def __init__(self, block_tokens: int, window_tokens: int | None) -> None:
@@ -233,6 +233,7 @@ class Group:
         self.ignored: OrderedDict[Hash, Ignored] = OrderedDict()
         self.by_hash = False  # a windowed group whose events leave blocks out: those that came since are known by their hashes alone
         self.goes_on = False  # the last of these events was a piece of one, and not its last
+        self.maybe_report = False  # that event may only repeat what is there
         self.hashed: OrderedDict[Hash, int] = OrderedDict()  # copies
         self.gone: OrderedDict[bytes, float] = OrderedDict()  # credited blocks removed of late, by digest: when, oldest first
         self.credited = 0  # blocks of all segments: whoever looks at sizes asks each second

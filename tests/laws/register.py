@@ -815,8 +815,8 @@ _EVENTS = [
     Mutant(
         "a report of reuse believed of a windowed group",
         "routing/core/event_contents.py",
-        "        if event.parent is None and not event.sparse and not table.counting:",
-        "        if False:",
+        "            hashes = () if event.continued else hashes[-group.window_blocks :]\n",
+        "",
         (f"{BY_HASH}::test_a_report_of_reuse_is_not_believed_of_a_windowed_group",),
     ),
     Mutant(
