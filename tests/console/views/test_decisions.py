@@ -222,6 +222,15 @@ def test_it_says_why_the_prompts_tokens_were_estimated(town: Town, as_owner: AsO
     rows.store(as_owner, town.acorn, vague, exact)
     pages = [town.owner.get(f"/t/acorn/decisions/{one.id}").content.decode() for one in (vague, exact)]
     assert ["special_tokens (special tokens unknown)" in page for page in pages] == [True, False]
+    figures = (
+        "<dd>≈ 1,024</dd><dd>expected cached ≈ 980</dd>",
+        '"Matched">≈ 1,024<',
+        '"Expected cached">≈ 980<',
+        '"To compute">≈ 1,180<',
+        "≈ is an estimate from",
+    )
+    assert [[words in page for words in figures] for page in pages] == [[True] * len(figures), [False] * len(figures)]
+    assert ["≈ 0" in page for page in pages] == [False, False]
 
 
 def test_where_nothing_was_sent_nothing_is_said_to_be_measured(town: Town, as_owner: AsOwner) -> None:
