@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console.access import TenantPage
-from console.reads import alerts, endpoints, pools, traffic
+from console.reads import alerts, endpoints, pools, routers, tokens, traffic
 from routing import queries
 from routing.services import captures, trials
 from tenants.models import Tenant
@@ -47,9 +47,12 @@ class EndpointPage(TenantPage):
         epoch = Tenant.objects.values_list("epoch", flat=True).get(id=self.tenant_id)
         found = traffic.overview(self.tenant_id, span=traffic.range_named("24h"), now=timezone.now(), endpoint_id=endpoint.id)
         whole = trials.may_read_load(self.tenant_id, endpoint, platform=self.caller.seat.platform)
+        pool_name, said = pools.names(self.tenant_id).get(endpoint.grant_id, ""), routers.status(self.tenant_id)
         context = {
             "endpoint": endpoint,
-            "pool_name": pools.names(self.tenant_id).get(endpoint.grant_id, ""),
+            "pool_name": pool_name,
+            "lacking": tokens.lacking(self.tenant_id, endpoint, said, pool=pool_name),
+            "heard": bool(said.routers),
             "identity": endpoints.identity(endpoint, tenant_slug=self.caller.seat.slug, tenant_epoch=epoch),
             "traffic": found.total,
             "trial": trials.report(tenant_id=self.tenant_id, endpoint=endpoint, whole=whole, now=timezone.now()),

@@ -6,7 +6,7 @@ endpoint, and names none. :func:`of_fleet` is for the platform. All times are un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -28,6 +28,7 @@ BLOCK_SIZE, PARITY = "block_size", "parity"  # reasons of residency that are fin
 def of_tenant(facts: TenantFacts, routers: Iterable[RouterWord]) -> tuple[Finding, ...]:
     """Everything about one tenant's own objects, sorted."""
     words = sorted(routers, key=lambda router: router.router_id)
+    labels = {replica.id: replica.label for replica in facts.replicas}
     found: list[Finding] = [*_snapshot(facts), *_assignments(facts), *_alarms(facts)]
     for router in words:
         found += _applied(facts, router)
@@ -35,8 +36,7 @@ def of_tenant(facts: TenantFacts, routers: Iterable[RouterWord]) -> tuple[Findin
         found += _replica(facts, replica, words)
     for endpoint in facts.endpoints:
         found += _served(facts, endpoint, words)
-        found += _artifacts(endpoint, words)
-        found += _parity(facts, endpoint, words)
+        found += of_tokens(endpoint, labels, words)
     found += _pools(facts, words)
     return tuple(sorted(found))
 
@@ -252,6 +252,12 @@ def _served(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWo
     yield Finding("model_not_served", *about, subject=endpoint.name, explanation=text)
 
 
+def of_tokens(endpoint: EndpointFact, labels: Mapping[UUID, str], words: Sequence[RouterWord]) -> tuple[Finding, ...]:
+    """What keeps prompts of one endpoint from having the engine's tokens, as routers say now. ``labels``: of the tenant's own replicas, which alone
+    are named."""
+    return (*_artifacts(endpoint, words), *_parity(endpoint, labels, words))
+
+
 def _artifacts(endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
     for digest, what in endpoint.artifacts:
         without = [(router.router_id, router.artifacts[digest]) for router in words if digest in router.artifacts]
@@ -261,19 +267,18 @@ def _artifacts(endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[
             yield Finding("artifact_missing", "endpoint", str(endpoint.id), digest, subject=endpoint.name, explanation=text)
 
 
-def _parity(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWord]) -> Iterator[Finding]:
-    """Of a granted pool's engines none is named."""
+def _parity(endpoint: EndpointFact, labels: Mapping[UUID, str], words: Sequence[RouterWord]) -> Iterator[Finding]:
     told = sorted({one for router in words for one in router.mismatches if one.endpoint_id == endpoint.id})
     if lacking := [one for one in told if one.inexact]:
         text = (
-            f"A sample prompt of {endpoint.name} ({lacking[0].sample}) has tokens at {_where(facts, endpoint, lacking)} and none here "
+            f"A sample prompt of {endpoint.name} ({lacking[0].sample}) has tokens at {_where(endpoint, labels, lacking)} and none here "
             f"({glossary.label('inexact', lacking[0].inexact)}). Prompts like it are matched by history."
         )
         yield Finding("parity_inexact", "endpoint", str(endpoint.id), subject=endpoint.name, explanation=text, mark=lacking[0].inexact)
     found = [one for one in told if not one.inexact]
     if not found:
         return
-    where = _where(facts, endpoint, found)
+    where = _where(endpoint, labels, found)
     text = (
         f"A sample prompt of {endpoint.name} gives other tokens at {where} than here ({found[0].sample}, from token {found[0].position} on): the "
         "engine has another tokenizer or chat template than was declared. The endpoint is matched by history until they agree."
@@ -281,8 +286,7 @@ def _parity(facts: TenantFacts, endpoint: EndpointFact, words: Sequence[RouterWo
     yield Finding("parity_broken", "endpoint", str(endpoint.id), subject=endpoint.name, explanation=text)
 
 
-def _where(facts: TenantFacts, endpoint: EndpointFact, found: Sequence[Mismatch]) -> str:
-    labels = {replica.id: replica.label for replica in facts.replicas}
+def _where(endpoint: EndpointFact, labels: Mapping[UUID, str], found: Sequence[Mismatch]) -> str:
     return ", ".join(sorted({labels.get(one.replica_id, f"an engine of {endpoint.pool}") for one in found})[:8])
 
 

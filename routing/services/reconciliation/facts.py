@@ -160,17 +160,22 @@ def _endpoints(tenant_id: UUID) -> Iterator[EndpointFact]:
     for row in rows[:MAX_ENDPOINTS]:
         pool_id = row.grant.pool_id
         name, own = owners.get(pool_id, ("", False))
-        held = (("tokenizer", row.model.tokenizer_digest), ("chat template", row.model.chat_template_digest))
-        yield EndpointFact(
-            id=row.id,
-            name=row.name,
-            pool_id=pool_id,
-            pool=name,
-            own=own,
-            served_model=row.served_model,
-            urls=tuple(addresses.get((pool_id, row.engine), ())),
-            artifacts=tuple((bytes(digest).hex(), what) for what, digest in held if digest is not None),
-        )
+        yield endpoint(row, pool=name, own=own, urls=tuple(addresses.get((pool_id, row.engine), ())))
+
+
+def endpoint(row: Endpoint, *, pool: str, own: bool, urls: tuple[str, ...] = ()) -> EndpointFact:
+    """One endpoint; ``pool`` is the name of its pool, ``urls`` are its engines' where their word is asked."""
+    held = (("tokenizer", row.model.tokenizer_digest), ("chat template", row.model.chat_template_digest))
+    return EndpointFact(
+        id=row.id,
+        name=row.name,
+        pool_id=row.grant.pool_id,
+        pool=pool,
+        own=own,
+        served_model=row.served_model,
+        urls=urls,
+        artifacts=tuple((bytes(digest).hex(), what) for what, digest in held if digest is not None),
+    )
 
 
 def _alarms(tenant_id: UUID, now: datetime) -> Iterator[AlarmFact]:

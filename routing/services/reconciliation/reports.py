@@ -62,13 +62,14 @@ def parse(documents: Iterable[bytes]) -> tuple[RouterWord, ...]:
             report = msgspec.json.decode(document, type=dict[str, Any])
             router_id = report.get("router_id")
             if isinstance(router_id, str) and _NAME.fullmatch(router_id):
-                found[router_id] = _router(router_id, report)
+                found[router_id] = word(router_id, report)
         except (msgspec.MsgspecError, RecursionError):
             continue
     return tuple(found[name] for name in sorted(found))
 
 
-def _router(router_id: str, report: Mapping[str, Any]) -> RouterWord:
+def word(router_id: str, report: Mapping[str, Any]) -> RouterWord:
+    """One report, whatever is in it."""
     versions = list(_mapping(report.get("versions")).items())[:MAX_TENANTS]
     refused = list(_mapping(report.get("refused")).items())[:MAX_TENANTS]
     engines = list(_mapping(report.get("replicas")).items())[:MAX_ENGINES]

@@ -9,6 +9,7 @@ import shlex
 import uuid
 
 import pytest
+import redis
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -30,6 +31,32 @@ def test_the_identity_lists_every_component_of_the_register(town: Town) -> None:
     assert re.findall(r'<th scope="row">(\w+)</th>', page) == [component.name for component in COMPONENTS]
     for text in ("org_policy=v7", "m-7b at r1", "sha256 0101010101010101…", "tenant 1, endpoint 1", "ttft_p95_ms", "ettft"):
         assert text in page
+
+
+def test_what_keeps_its_prompts_from_exact_tokens_is_told_as_routers_say_it(town: Town, valkey_url: str) -> None:
+    """At once, whoever reads; of other endpoints nothing, and without a report nothing either."""
+    path = f"/t/acorn/endpoints/{town.acorn.endpoint_id}"
+    pair = {"endpoint": str(town.acorn.endpoint_id), "replica": str(town.acorn.replica_ids[0])}
+    different = {**pair, "state": "different", "sample": "tools", "position": 7}
+    missing = {"01" * 32: {"kind": "tokenizer", "state": "refused", "reason": "bad_tokenizer"}}
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"parity": {"others": [{**different, "endpoint": str(uuid.uuid4())}]}}, "Routers say nothing against them."),
+        ({"parity": {"others": [different]}}, "gives other tokens at acorn-pool/a than here (tools, from token 7 on)"),
+        ({"parity": {"others": [{**different, "replica": str(uuid.uuid4())}]}}, "gives other tokens at an engine of acorn-pool than here"),
+        ({"parity": {"others": [{**pair, "state": "inexact", "sample": "question", "why": "date"}]}}, "none here (date in the template)"),
+        ({"artifacts": {"others": missing}}, "is not in use at r1 (refused: bad_tokenizer)"),
+        ({"parity": {"others": "odd"}}, "Routers say nothing against them."),
+    ]
+    assert "Not known: no router reports." in town.viewer.get(path).content.decode()
+    with redis.Redis.from_url(valkey_url) as client:
+        for tokens, words in cases:
+            client.set("saltroute:router:r1", json.dumps({"router_id": "r1", "tokens": tokens}), ex=60)
+            page = town.viewer.get(path).content.decode()
+            assert [words in page for _, words in cases] == [words == other for _, other in cases]
+        client.delete("saltroute:router:r1")
+    with tenant_scope(town.acorn.tenant_id):
+        Endpoint.objects.get(id=town.acorn.endpoint_id).model.__class__.objects.update(tokenizer_digest=None)
+    assert "no tokenizer declared" in town.viewer.get(path).content.decode()
 
 
 def test_an_empty_target_is_said_to_be_none(town: Town) -> None:
