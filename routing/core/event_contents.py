@@ -75,6 +75,8 @@ class Contents(Holdings):
         if event.sparse or group.by_hash:
             self._store_by_hash(table, group, event)
             return
+        if group.window_blocks is not None and event.parent is None and not event.continued and all(map(group.holds, hashes[-group.window_blocks :])):
+            return  # a report of reuse, most likely: it names what the window lost as well
         if not self._store_in(table, group, event):
             self._store_in(table, group, event, again=True)
 

@@ -834,6 +834,13 @@ _EVENTS = [
         (f"{BY_HASH}::test_hashes_have_a_bound",),
     ),
     Mutant(
+        "a report brings back what a window lost",
+        "routing/core/event_contents.py",
+        "        if group.window_blocks is not None and event.parent is None and not event.continued and ",
+        "        if False and ",
+        (f"{BY_HASH}::test_a_report_does_not_bring_back_what_a_window_lost",),
+    ),
+    Mutant(
         "another adapter's blocks under one salt",
         "routing/core/event_contents.py",
         "elif segment.adapter != adapter:",

@@ -163,6 +163,20 @@ def test_a_report_of_reuse_is_not_believed_of_a_windowed_group(known: bool) -> N
         assert _match(index, "abcd") == 0
 
 
+@pytest.mark.parametrize("window_first", [False, True])
+def test_a_report_does_not_bring_back_what_a_window_lost(window_first: bool) -> None:
+    """An engine that keeps every block of a window until it needs the room: what it reports is what it reuses, the window's end."""
+    whole = stored([1, 2, 3, 4], "abcd", keys=[salt("A")], group=1, kind="sliding_window", window=WINDOW_TOKENS)
+    events = [whole, _full([1, 2, 3, 4], "abcd")] if window_first else [_full([1, 2, 3, 4], "abcd"), whole]
+    index = _index("A")
+    index.apply(TARGET, batch(*events), 0.0)
+    assert [_match(index, "abcd"[:asked]) for asked in range(5)] == [0, 1, 2, 3, 4]
+    index.apply(TARGET, batch(Removed((1, 2), "GPU", 1), *events), 0.0)
+    assert [_match(index, "abcd"[:asked]) for asked in range(5)] == [0, 0, 0, 0, 4]
+    index.apply(TARGET, batch(Removed((4, 3), "GPU", 1), *events), 0.0)
+    assert [_match(index, "abcd"[:asked]) for asked in range(5)] == [0, 1, 2, 3, 4]
+
+
 def test_a_group_that_is_emptied_keeps_no_hashes() -> None:
     index = _index("A")
     index.apply(TARGET, batch(_full([1, 2], "ab"), _some([1, 2])), 0.0)
