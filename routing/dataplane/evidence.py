@@ -68,13 +68,14 @@ def believe(
     plane: Plane, url: str, key: bytes, prompt: Prompt, *, owner: bytes, now_s: float, tau_s: float = AGE_CONSTANT_S, rank: Rank | None = None
 ) -> Belief:
     """The belief for the prompt of a namespace (``key``: the 16 bytes of its public id) at the engine of ``url``, or at one ``rank`` of it."""
-    ask = plane.residency.of if prompt.exact else plane.residency.told
+    exact = prompt.token_ids is not None
+    ask = plane.residency.of if exact else plane.residency.told
     standing = ask(url, None if rank is None else rank.number)
     target = (url, 0) if rank is None else rank.target
     if standing.state != "history" and not plane.trust.believes_events(target, owner, key):
         standing = UNTRUE
     shown = None
-    if standing.state != "history" and prompt.exact:
+    if exact and standing.state != "history":
         shown = _events(plane, standing, key, prompt, now_s=now_s, withheld=plane.trust.withholds(target, owner))
         if shown.partial and standing.state == "exact":
             standing = FORGOTTEN

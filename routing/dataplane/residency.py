@@ -124,11 +124,11 @@ class Book:
 
     def of(self, url: str, rank: int | None = None) -> Shown:
         """The state of the engine's events, for prompts whose tokens are known: that of its worst rank, or of one, where requests name it."""
-        return self._read(url, rank, self._shown, events_alone=True)
+        return self._read(url, rank, self._shown, events_alone=True) if url in self.ranks else NO_EVENTS
 
     def told(self, url: str, rank: int | None = None) -> Shown:
         """As :meth:`of`, of events and tokens together: what people are told, and what holds for prompts whose tokens are not known."""
-        return self._read(url, rank, self._all_told, events_alone=False)
+        return self._read(url, rank, self._all_told, events_alone=False) if url in self.ranks else NO_EVENTS
 
     def _read(self, url: str, rank: int | None, kept: dict[str, Shown], *, events_alone: bool) -> Shown:
         known = kept.get(url) if rank is None else None
