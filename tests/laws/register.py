@@ -962,7 +962,7 @@ _EVENTS = [
     Mutant(
         "token ids placed by history where no files are declared",
         "routing/dataplane/evidence.py",
-        "plane.residency.of if prompt.exact else plane.residency.told",
+        "plane.residency.of if exact else plane.residency.told",
         "plane.residency.told",
         ("tests/routing/dataplane/test_lacking_tokens.py::test_token_ids_are_placed_by_events_all_the_same_and_text_is_told_as_history",),
     ),
