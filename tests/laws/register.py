@@ -780,8 +780,8 @@ _EVENTS = [
     Mutant(
         "what a connector says of a slower tier gives somebody a block",
         "routing/core/event_contents.py",
-        "        if tier or not event.tokens:\n",
-        "        if not event.tokens:\n",
+        "        if tier or not (event.tokens or event.sparse):\n",
+        "        if not (event.tokens or event.sparse):\n",
         (EVENT_INDEX, EVENT_LAWS),
     ),
     Mutant(
