@@ -6,7 +6,7 @@ are once a minute, so much of what differs for a moment is only late. It is *res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
@@ -14,6 +14,7 @@ from typing import Literal
 from routing.core.reach import UNREACHABLE_AFTER_S
 
 Severity = Literal["info", "warning", "critical"]
+Word = Literal["routers", "valkey", "database"]
 Repair = Literal["publish", "republish", "release", "observe", "audit"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
 MAX_REPAIRS = 3  # of one finding for one reason; then it is left to people
@@ -36,13 +37,13 @@ class Kind:
     patience_s: float = 0.0
     linger_s: float = 0.0
     repair: Repair | None = None
-    from_routers: bool = True  # rests on routers' reports: where none came, its absence says nothing
+    rests_on: Word = "routers"  # whose word: where it could not be read, the finding's absence says nothing
 
 
 KINDS: Mapping[str, Kind] = {
     # snapshots and versions
-    "snapshot_unpublished": Kind("Configuration is not published", "warning", patience_s=15.0, repair="publish", from_routers=False),
-    "snapshot_ahead": Kind("Routers were given a newer configuration than the database has", "critical", from_routers=False),
+    "snapshot_unpublished": Kind("Configuration is not published", "warning", patience_s=15.0, repair="publish", rests_on="valkey"),
+    "snapshot_ahead": Kind("Routers were given a newer configuration than the database has", "critical", rests_on="valkey"),
     "snapshot_refused": Kind("A router refuses the configuration", "critical", patience_s=5.0, repair="republish"),
     "router_behind": Kind("A router runs an older configuration", "warning", patience_s=15.0),
     "artifact_missing": Kind("A router lacks a tokenizer or template", "warning", patience_s=30.0),
@@ -52,7 +53,7 @@ KINDS: Mapping[str, Kind] = {
     "replica_reach_disputed": Kind("Some routers reach a replica, and others do not", "warning", patience_s=60.0),
     "model_not_served": Kind("The engine does not serve the endpoint's model", "critical", patience_s=20.0),
     "build_unnoticed": Kind("The engine is another build than was noted", "warning", patience_s=10.0, repair="observe"),
-    "build_unaudited": Kind("Another build that no audit has tried", "warning", patience_s=60.0, repair="audit", from_routers=False),
+    "build_unaudited": Kind("Another build that no audit has tried", "warning", patience_s=60.0, repair="audit", rests_on="database"),
     "build_disputed": Kind("Routers see different builds at one address", "warning", patience_s=150.0),
     "block_size_changed": Kind("The block size changed", "warning", linger_s=3600.0),
     "block_size_disputed": Kind("Block sizes that should be the same are not", "warning", patience_s=150.0),
@@ -65,14 +66,14 @@ KINDS: Mapping[str, Kind] = {
     "parity_inexact": Kind("Prompts of a kind have tokens at the engine and none here", "warning", patience_s=30.0),
     "reuse_contradicted": Kind("Engines reuse less, or more, than was predicted", "warning", patience_s=60.0),
     # isolation
-    "assignment_void": Kind("A namespace is assigned where everybody is served", "info", repair="release", from_routers=False),
-    "assignment_dead": Kind("A replica is kept for a namespace that cannot come again", "warning", from_routers=False),
-    "assignment_idle": Kind("A replica is kept for a namespace that nobody uses", "info", from_routers=False),
-    "alarm_unaudited": Kind("An alarm that no audit has answered", "warning", repair="audit", linger_s=600.0, from_routers=False),
-    "alarm_contradicted": Kind("Audits pass, and alarms go on", "critical", linger_s=3600.0, from_routers=False),
+    "assignment_void": Kind("A namespace is assigned where everybody is served", "info", repair="release", rests_on="database"),
+    "assignment_dead": Kind("A replica is kept for a namespace that cannot come again", "warning", rests_on="database"),
+    "assignment_idle": Kind("A replica is kept for a namespace that nobody uses", "info", rests_on="database"),
+    "alarm_unaudited": Kind("An alarm that no audit has answered", "warning", repair="audit", linger_s=600.0, rests_on="database"),
+    "alarm_contradicted": Kind("Audits pass, and alarms go on", "critical", linger_s=3600.0, rests_on="database"),
     # the fleet: the platform's
-    "no_router": Kind("No router reports", "critical", patience_s=15.0, from_routers=False),
-    "router_silent": Kind("A router has fallen silent", "warning", patience_s=10.0, from_routers=False),
+    "no_router": Kind("No router reports", "critical", patience_s=15.0, rests_on="valkey"),
+    "router_silent": Kind("A router has fallen silent", "warning", patience_s=10.0, rests_on="valkey"),
     "router_out_of_contact": Kind("A router serves an old configuration", "critical", patience_s=10.0),
     "ghost_engine": Kind("Routers know an engine that is registered nowhere", "warning", patience_s=60.0),
     "ghost_tenant": Kind("Routers know a tenant that does not exist", "critical", patience_s=60.0),
@@ -126,8 +127,10 @@ class Step:
     repair: Repair | None = None
 
 
-def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, blind: bool = False, repairs: int = 1000) -> tuple[Step, ...]:
-    """Hold what was found against what is kept, in order of keys. ``blind``: no router was heard, so what rests on their word is left as it is.
+def settle(
+    held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, unread: Collection[Word] = (), repairs: int = 1000
+) -> tuple[Step, ...]:
+    """Hold what was found against what is kept, in order of keys. What rests on a word that was ``unread`` this time is left as it is.
     At most ``repairs`` are asked for; the rest comes up again.
 
     The same again, at the same time, changes nothing and repairs nothing. A run whose clock was ahead left times that are yet to come: they count as
@@ -143,7 +146,7 @@ def settle(held: Mapping[Key, Held], found: Iterable[Finding], now_s: float, *, 
         repairs -= step.repair is not None
         steps.append(step)
     for key, before in held.items():
-        if key not in seen and not (blind and _from_routers(key)):
+        if key not in seen and _rests_on(key) not in unread:
             steps.append(_unseen(key, before, now_s))
     return tuple(sorted(steps, key=lambda step: step.key))
 
@@ -154,9 +157,9 @@ def _until(now_s: float, held: Held) -> Held:
     return replace(held, first_seen_s=min(held.first_seen_s, now_s), last_seen_s=min(held.last_seen_s, now_s), repaired_s=repaired_s)
 
 
-def _from_routers(key: Key) -> bool:
+def _rests_on(key: Key) -> Word | None:
     kind = KINDS.get(key[0])
-    return kind is not None and kind.from_routers
+    return None if kind is None else kind.rests_on
 
 
 def _seen(finding: Finding, before: Held | None, now_s: float, *, may_repair: bool) -> Step:

@@ -14,6 +14,7 @@ import msgspec
 import redis
 
 from routing import queries
+from routing.core.findings import Word
 from routing.core.reconcile_facts import EngineWord, Mismatch, Rank, RouterWord
 from routing.services.audits.reports import digest, number
 from tenants.queries import parse_uuid
@@ -38,6 +39,11 @@ class Heard:
     reachable: bool = False
     routers: tuple[RouterWord, ...] = ()
     published: Mapping[str, int] | None = None  # by tenant id as text
+
+    @property
+    def unread(self) -> frozenset[Word]:
+        """Whose word is missing: where Valkey does not answer, its own and all routers'."""
+        return frozenset(("valkey", "routers")) if not self.reachable else frozenset() if self.routers else frozenset(("routers",))
 
 
 def read(timeout_s: float) -> Heard:

@@ -95,7 +95,7 @@ def _compared(begun: ReconciliationRun, heard: Heard, now: datetime) -> tuple[St
         begun.dropped = max(0, len(found) - MAX_FINDINGS)
         rows = {_key(row): row for row in ReconciliationFinding.objects.filter(tenant_id=tenant_id).exclude(state=State.RESOLVED)}
         held = {key: _held(row) for key, row in rows.items()}
-        steps = settle(held, found[:MAX_FINDINGS], now.timestamp(), blind=not heard.routers, repairs=MAX_REPAIRS)
+        steps = settle(held, found[:MAX_FINDINGS], now.timestamp(), unread=heard.unread, repairs=MAX_REPAIRS)
         _store(tenant_id, rows, steps, now)
         begun.routers = len(heard.routers) if heard.reachable else None
         begun.watching = sum(step.after is not None and step.after.state is State.WATCHING for step in steps)
