@@ -55,6 +55,12 @@ def count(value: float | None) -> str:
 
 
 @register.filter
+def estimated(value: float | None, inexact: object) -> str:
+    """As :func:`count`, with a sign that it is an estimate where something is ``inexact``; nothing is no estimate."""
+    return f"≈ {count(value)}" if inexact and value else count(value)
+
+
+@register.filter
 def share(value: float | None) -> str:
     """``0.873`` is "87.3 %"; None is a dash."""
     if value is None or not known(value):

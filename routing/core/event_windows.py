@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from routing.core.event_tables import Group, Segment
 
 MAX_ROUNDS: Final = 64  # engines come to terms in two or three; one that chooses what it keeps could make thousands of them
+
+
+class _Digests(Protocol):
+    """What is held, by digest."""
+
+    def __contains__(self, digest: bytes, /) -> bool: ...
 
 
 class Window:
@@ -15,7 +21,7 @@ class Window:
 
     __slots__ = ("_block_tokens", "_digests", "_first", "_held", "_most")
 
-    def __init__(self, held: Container[bytes], digests: Sequence[bytes], block_tokens: int, window_blocks: int) -> None:
+    def __init__(self, held: _Digests, digests: Sequence[bytes], block_tokens: int, window_blocks: int) -> None:
         self._held = held
         self._digests = digests
         self._block_tokens = block_tokens
@@ -45,8 +51,8 @@ class _Named:
         self._full = full.held
         self._group = group
 
-    def __contains__(self, digest: object) -> bool:
-        block = self._full.get(digest)  # type: ignore[call-overload]
+    def __contains__(self, digest: bytes, /) -> bool:
+        block = self._full.get(digest)
         return block is not None and self._group.holds(block.hash)
 
 

@@ -108,7 +108,11 @@ class CauseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One request. ``namespace`` is the public id; ``matched_tokens`` and ``expected_cached_tokens`` are of the chosen replica."""
+    """One request. ``namespace`` is the public id; ``matched_tokens`` and ``expected_cached_tokens`` are of the chosen replica.
+
+    ``inexact``: why the prompt's tokens are an estimate, and what events say of them unknown (:data:`routing.dataplane.tokens.Inexact`); None: they
+    are exact, or nobody counted.
+    """
 
     id: UUID
     tenant_id: UUID
@@ -134,9 +138,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     matched_tokens: int = 0
     expected_cached_tokens: float = 0.0
     estimated_prompt_tokens: int = 0
-    inexact: str | None = (
-        None  # why that is an estimate, and reuse by events is unknown (routing.dataplane.tokens.Inexact); None: exact, or never counted
-    )
+    inexact: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
