@@ -1,4 +1,4 @@
-"""Events for tests, and one engine that makes them: physical blocks, copies and all, written without a look at the index."""
+"""Events for tests, an index to take them, and one engine that makes them: physical blocks, copies and all, written without a look at the index."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from routing.core import blocks
+from routing.core.event_index import EventIndex
 from routing.core.kv_events import Batch, Cleared, Event, Hash, Removed, Stored
 
 BLOCK_TOKENS = 2
@@ -67,6 +68,20 @@ def stored(
 
 def batch(*events: Event) -> Batch:
     return Batch(1.0, tuple(events), 0)
+
+
+def index_of(*names: str, **bounds: int) -> EventIndex:
+    """An index with one target, at which namespaces of so many owners are claimed."""
+    index = EventIndex(**bounds)
+    index.set_generation((URL, 0), 1, 0.0)
+    for name in names:
+        claim(index, name)
+    return index
+
+
+def claim(index: EventIndex, name: str) -> None:
+    """A namespace and its owner of one name."""
+    index.claim(salt(name), ns_key=ns_key(name), owner=name.encode(), seed=seed(name))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from routing.core import blocks, kv_events, kv_pieces
 from routing.core.event_index import EventIndex
 from routing.core.event_tables import IGNORED_BYTES
 from routing.core.kv_events import Event, EventError, Removed, Stored, salt_of
-from tests.routing.core.kv_stream import BLOCK_TOKENS, URL, batch, chain, ns_key, salt, seed, stored, tokens
+from tests.routing.core.kv_stream import BLOCK_TOKENS, URL, batch, chain, claim, index_of, ns_key, salt, seed, stored, tokens
 
 TARGET = (URL, 0)
 WINDOW_BLOCKS = 2
@@ -36,18 +36,6 @@ WIRE: dict[str, Any] = {
     "kv_cache_spec_kind": "sliding_window",
     "kv_cache_spec_sliding_window": WINDOW_TOKENS,
 }
-
-
-def _index(*names: str, **bounds: int) -> EventIndex:
-    index = EventIndex(**bounds)
-    index.set_generation(TARGET, 1, 0.0)
-    for name in names:
-        _claim(index, name)
-    return index
-
-
-def _claim(index: EventIndex, name: str) -> None:
-    index.claim(salt(name), ns_key=ns_key(name), owner=name.encode(), seed=seed(name))
 
 
 def _full(hashes: list[int], word: str, name: str = "A") -> Stored:
@@ -99,7 +87,7 @@ def test_other_numbers_stay_malformed(more: dict[str, object]) -> None:
 @pytest.mark.parametrize("window_first", [False, True])
 def test_a_windowed_group_is_found_through_the_hashes_of_the_full_one(window_first: bool) -> None:
     events: list[Event] = [_full([1, 2, 3, 4, 5, 6], "abcdef"), _some([5, 6])]
-    index = _index("A", "B")
+    index = index_of("A", "B")
     index.apply(TARGET, batch(*(events[::-1] if window_first else events)), 0.0)
     assert [_match(index, "abcdef"[:asked]) for asked in range(7)] == [0, 0, 0, 0, 0, 0, 6]
     assert _match(index, "abcdefg") == 6
@@ -113,7 +101,7 @@ def test_a_windowed_group_is_found_through_the_hashes_of_the_full_one(window_fir
 
 
 def test_a_group_that_keeps_nothing_of_a_prompt_holds_nothing_of_it() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(_full([1, 2], "ab")), 0.0)
     assert _match(index, "ab") == 2
     index.apply(TARGET, batch(_some([])), 0.0)
@@ -121,7 +109,7 @@ def test_a_group_that_keeps_nothing_of_a_prompt_holds_nothing_of_it() -> None:
 
 
 def test_what_came_whole_before_is_still_found_and_copies_are_counted() -> None:
-    index = _index("A")
+    index = index_of("A")
     whole = stored([1, 2], "ab", keys=[salt("A")], group=1, kind="sliding_window", window=WINDOW_TOKENS)
     index.apply(TARGET, batch(whole, _full([1, 2], "ab"), stored([3, 4], "cd", parent=2), _some([3, 4])), 0.0)
     assert [_match(index, "abcd"[:asked]) for asked in range(5)] == [0, 1, 2, 3, 4]
@@ -133,7 +121,7 @@ def test_what_came_whole_before_is_still_found_and_copies_are_counted() -> None:
 
 def test_blocks_of_a_window_may_be_wider_than_those_of_full_attention() -> None:
     """Two blocks of full attention to one of the window: both end under one hash."""
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(_full([1, 2, 3, 4, 5, 6, 7], "abcdefg"), _some([6], block_tokens=2 * BLOCK_TOKENS)), 0.0)
     chains = [partial(blocks.token_chain, seed("A"), tokens("abcdefg"[:asked])) for asked in range(8)]
     assert [index.match_chain(ns_key("A"), chain_of, TARGET, 0.0).tokens for chain_of in chains] == [0, 0, 0, 0, 0, 0, 12, 12]
@@ -141,9 +129,9 @@ def test_blocks_of_a_window_may_be_wider_than_those_of_full_attention() -> None:
 
 def test_a_salt_that_is_claimed_late_finds_its_window() -> None:
     whole = stored([1, 2], "ab", keys=[salt("A")], group=1, kind="sliding_window", window=WINDOW_TOKENS)
-    index = _index("B")
+    index = index_of("B")
     index.apply(TARGET, batch(_full([1, 2, 3, 4], "abcd"), whole, _some([3, 4])), 0.0)
-    _claim(index, "A")
+    claim(index, "A")
     assert [_match(index, "abcd"[:asked]) for asked in range(5)] == [0, 1, 2, 3, 4]
     assert (index.sizes()[TARGET].parked, index.unusable(TARGET)) == (0, None)
 
@@ -154,7 +142,7 @@ def test_a_report_of_reuse_is_not_believed_of_a_windowed_group(known: bool) -> N
     needs them. Nobody need have asked for it here, and the windowed group may come first."""
     report = stored([1, 2, 3, 4], "abcd", keys=[salt("A")], group=1, kind="sliding_window", window=WINDOW_TOKENS)
     for most in (2, 128):
-        index = _index("A")
+        index = index_of("A")
         index.apply(TARGET, batch(_full([1, 2, 3, 4], "abcd"), _some([3, 4] if known else [])), 0.0)
         for piece in kv_pieces.cut(batch(report, _full([1, 2, 3, 4], "abcd")), most):
             index.apply(TARGET, piece, 0.0)
@@ -168,7 +156,7 @@ def test_a_report_does_not_bring_back_what_a_window_lost(window_first: bool) -> 
     """An engine that keeps every block of a window until it needs the room: what it reports is what it reuses, the window's end."""
     whole = stored([1, 2, 3, 4], "abcd", keys=[salt("A")], group=1, kind="sliding_window", window=WINDOW_TOKENS)
     events = [whole, _full([1, 2, 3, 4], "abcd")] if window_first else [_full([1, 2, 3, 4], "abcd"), whole]
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(*events), 0.0)
     assert [_match(index, "abcd"[:asked]) for asked in range(5)] == [0, 1, 2, 3, 4]
     index.apply(TARGET, batch(Removed((1, 2), "GPU", 1), *events), 0.0)
@@ -178,7 +166,7 @@ def test_a_report_does_not_bring_back_what_a_window_lost(window_first: bool) -> 
 
 
 def test_a_group_that_is_emptied_keeps_no_hashes() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(_full([1, 2], "ab"), _some([1, 2])), 0.0)
     assert index.sizes()[TARGET].ignored == 2
     index.clear(TARGET)
@@ -188,7 +176,7 @@ def test_a_group_that_is_emptied_keeps_no_hashes() -> None:
 
 
 def test_hashes_have_a_bound() -> None:
-    index = _index("A", ignored_bytes=100 * IGNORED_BYTES)
+    index = index_of("A", ignored_bytes=100 * IGNORED_BYTES)
     index.apply(TARGET, batch(_full([1], "a"), _some(list(range(100, 190)))), 0.0)
     assert index.sizes()[TARGET].ignored == 90
     index.apply(TARGET, batch(_some(list(range(200, 300)))), 0.0)
@@ -215,7 +203,7 @@ _WIDE = msgspec.structs.replace(_full([1], "ab"), block_tokens=2 * BLOCK_TOKENS)
     ],
 )
 def test_a_group_whose_blocks_nothing_names_makes_a_steady_state(events: list[Event], unusable: bool) -> None:
-    index = _index("A")
+    index = index_of("A")
     for event in events:
         index.apply(TARGET, batch(event), 0.0)
     assert index.unusable(TARGET) == ("unknown_spec_kind" if unusable else None)
@@ -223,7 +211,7 @@ def test_a_group_whose_blocks_nothing_names_makes_a_steady_state(events: list[Ev
 
 def test_pieces_of_one_event_are_one() -> None:
     """The group of full attention may come after all of them."""
-    index = _index("A")
+    index = index_of("A")
     pieces = kv_pieces.cut(batch(_some(list(range(1, 10)))), 3)
     assert [len(event.hashes) for piece in pieces for event in piece.events if isinstance(event, Stored)] == [3, 3, 3]
     for piece in pieces:
@@ -289,10 +277,10 @@ _STEP = st.tuples(st.sampled_from("AB"), st.sampled_from(_WORDS), st.lists(st.bo
 def test_what_is_found_is_what_the_engine_hits(data: st.DataObject, steps: list[Any], window_first: bool, late: int) -> None:
     """Whatever the window keeps, whichever group comes first, whoever claims when: never more. As much for who claimed before, while no first block
     came twice: of parked blocks those go whose parent went first."""
-    engine, index = _Hybrid(), _index("A")
+    engine, index = _Hybrid(), index_of("A")
     for number, (name, word, mask, evictions) in enumerate(steps):
         if number == late:
-            _claim(index, "B")
+            claim(index, "B")
         events = engine.run(name, word, mask, window_first=window_first)
         for group, held in data.draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 99)), max_size=evictions)):
             there = [block for block, count in (engine.full, engine.window)[group].items() if count]
@@ -300,7 +288,7 @@ def test_what_is_found_is_what_the_engine_hits(data: st.DataObject, steps: list[
                 events.append(engine.evict(group, there[held % len(there)]))
         index.apply(TARGET, batch(*events), 0.0)
         assert index.unusable(TARGET) is None
-    _claim(index, "B")
+    claim(index, "B")
     for name, word in product("AB", _WORDS):
         found, holds = _match(index, word, name), engine.holds(name, word)
         assert found <= holds

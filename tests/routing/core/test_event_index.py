@@ -16,21 +16,9 @@ from routing.core import blocks, event_contents, event_holdings, event_index, ev
 from routing.core.event_index import NO_EVENT_MATCH, EventIndex, EventMatch
 from routing.core.event_tables import BLOCK_BYTES, IGNORED_BYTES, SALT_BYTES, SEGMENT_BLOCKS, WAITING_BYTES
 from routing.core.kv_events import Batch, Cleared, Event, Hash, Removed, Stored, Unknown
-from tests.routing.core.kv_stream import URL, batch, chain, ns_key, salt, seed, stored, tokens
+from tests.routing.core.kv_stream import URL, batch, chain, claim, index_of, ns_key, salt, seed, stored, tokens
 
 TARGET = (URL, 0)
-
-
-def _index(*names: str, **bounds: int) -> EventIndex:
-    index = EventIndex(**bounds)
-    index.set_generation(TARGET, 1, 0.0)
-    for name in names:
-        _claim(index, name)
-    return index
-
-
-def _claim(index: EventIndex, name: str) -> None:
-    index.claim(salt(name), ns_key=ns_key(name), owner=name.encode(), seed=seed(name))
 
 
 def _room(blocks_: int, segments: int = 1) -> int:
@@ -47,7 +35,7 @@ def _root(hashes: list[int], word: str, name: str = "A", **more: object) -> Stor
 
 
 def _holding(*events: Event) -> EventIndex:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(*events), 0.0)
     return index
 
@@ -58,12 +46,12 @@ def _holding(*events: Event) -> EventIndex:
 @pytest.mark.parametrize("held", [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 25, 26])
 def test_every_length_is_found(held: int) -> None:
     word = "abcdefghijklmnopqrstuvwxyz"
-    index = _holding(_root(list(range(held)), word[:held])) if held else _index("A")
+    index = _holding(_root(list(range(held)), word[:held])) if held else index_of("A")
     assert [_match(index, word[:asked]) for asked in range(27)] == [min(asked, held) for asked in range(27)]
 
 
 def test_a_match_tells_its_age_and_its_tokens() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(_root([1, 2], "ab")), 5.0)
     index.apply(TARGET, batch(), 7.0)
     shown = EventMatch(blocks=2, tokens=4, lower_blocks=0, medium="GPU", age_s=2.5, block_tokens=2)
@@ -116,7 +104,7 @@ def test_a_removal_is_remembered_for_a_while_by_the_block_that_a_prompt_misses()
 
 def test_a_prompt_that_begins_with_media_makes_no_table_for_its_namespace() -> None:
     """Nothing of it is credited; an engine could make one for each namespace in each group, and none would count."""
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(stored([1, 2], "ab", keys=["image", salt("A")])), 0.0)
     assert (index.counters["ignored_media"], len(index._contents.segments)) == (2, 0)
     index.apply(TARGET, batch(_root([3], "x")), 0.0)
@@ -125,7 +113,7 @@ def test_a_prompt_that_begins_with_media_makes_no_table_for_its_namespace() -> N
 
 def test_a_parent_named_a_thousand_times_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time would go through all orphans that wait for it and are still to come in the same event."""
-    index = _index("A")
+    index = index_of("A")
     orphans = list(range(100, 200))
     index.apply(TARGET, batch(*[stored([hash_], "b", parent=5) for hash_ in orphans]), 0.0)
     assert index.counters["orphaned"] == 100
@@ -145,7 +133,7 @@ def test_a_parent_named_a_thousand_times_is_looked_at_once(monkeypatch: pytest.M
 
 def test_a_namespace_of_which_nothing_is_left_keeps_no_table() -> None:
     """Namespaces come and go by the thousand, and an emptied table is as large as it ever was."""
-    index = _index("A", "B")
+    index = index_of("A", "B")
     index.apply(TARGET, batch(_root([1, 2], "ab"), _root([3], "x", "B")), 0.0)
     assert len(index._contents.segments) == 2
     index.apply(TARGET, batch(Removed((1, 2))), 0.0)
@@ -275,7 +263,7 @@ _CPU = Stored((1,), None, blocks.pack(tokens("a")), 2, "CPU")
 )
 def test_what_a_connector_says_of_a_slower_tier_contradicts_nothing(said: Stored, as_gpu: str) -> None:
     """Connectors publish beside the engine, with fewer keys, other sizes and hashes of their own."""
-    index = _index("A", "B")
+    index = index_of("A", "B")
     index.apply(TARGET, batch(_root([1, 2], "ab"), said, Removed((2,))), 0.0)
     match = index.match(ns_key("A"), chain("A", "ab"), TARGET, 0.0)
     assert (index.unusable(TARGET), match.blocks, match.lower_blocks) == (None, 1, 1 if 2 in said.hashes else 0)
@@ -312,7 +300,7 @@ def test_one_group_is_matched_as_two_alike_are(kept: list[tuple[str, int, str]],
     for the own namespace and for others'."""
     found = []
     for groups in (1, 2):
-        index = _index("A", "B")
+        index = index_of("A", "B")
         for group in range(groups):
             events: list[Event] = [
                 _root([ord(name) * 100 + place for place in range(count)], "abcdef"[:count], name, group=group, medium=medium)
@@ -362,7 +350,7 @@ def _sized(block_tokens: int) -> Stored:
     ],
 )
 def test_what_is_not_understood_makes_a_target_useless_until_its_next_generation(events: list[Event], reason: str) -> None:
-    index = _index("A")
+    index = index_of("A")
     assert index.apply(TARGET, batch(*events), 0.0).unusable == reason
     index.apply(TARGET, batch(_root([7], "x")), 0.0)
     assert (index.unusable(TARGET), _match(index, "x"), index.sizes()[TARGET].credited) == (reason, 0, 0)
@@ -372,7 +360,7 @@ def test_what_is_not_understood_makes_a_target_useless_until_its_next_generation
 
 
 def test_some_block_sizes_at_one_engine_are_well() -> None:
-    index = _index("A")
+    index = index_of("A")
     assert index.apply(TARGET, batch(*[_sized(number + 1) for number in range(event_contents.MAX_SIZES)]), 0.0).unusable is None
     assert len(index.block_sizes(TARGET)) == event_contents.MAX_SIZES
 
@@ -405,13 +393,13 @@ def test_a_salt_serves_one_adapter() -> None:
 
 
 def test_an_adapter_named_like_a_salt_gives_no_namespace() -> None:
-    index = _index("A", "B")
+    index = index_of("A", "B")
     index.apply(TARGET, batch(stored([1], "a", adapter=salt("A")), stored([2], "a", keys=[salt("B")], adapter=salt("A"))), 0.0)
     assert (_match(index, "a", "A"), _match(index, "a", "B")) == (0, 1)
 
 
 def test_orphans_are_never_credited_and_adopted_when_their_parents_come() -> None:
-    index = _index("A")
+    index = index_of("A")
     applied = index.apply(TARGET, batch(stored([2, 3], "bc", parent=1), stored([4], "d", parent=3)), 0.0)
     assert (applied.orphaned, index.sizes()[TARGET].orphans) == (3, 3)
     assert _match(index, "abcd") == 0
@@ -421,7 +409,7 @@ def test_orphans_are_never_credited_and_adopted_when_their_parents_come() -> Non
 
 
 def test_a_full_report_adopts_and_counts_nothing_twice() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(stored([2, 3], "bc", parent=1)), 0.0)
     index.apply(TARGET, batch(_root([1, 2, 3], "abc"), Removed((3,))), 0.0)
     assert _match(index, "abc") == 2
@@ -450,46 +438,46 @@ def test_orphans_in_a_circle_wait_for_nobody_for_ever() -> None:
 
 
 def test_parked_blocks_follow_removals_and_go_to_whoever_claims_the_salt() -> None:
-    index = _index("B")
+    index = index_of("B")
     index.apply(TARGET, batch(_root([1, 2, 3], "abc"), stored([3], "c", parent=2), Removed((3,)), _root([9], "x", "C")), 0.0)
     assert index.sizes()[TARGET].parked == 4
     index.apply(TARGET, batch(Removed((3,))), 0.0)
     assert index.sizes()[TARGET].parked == 3
-    _claim(index, "A")
+    claim(index, "A")
     assert (_match(index, "abc"), _match(index, "abc", "B"), index.sizes()[TARGET].parked) == (2, 0, 1)
 
 
 def test_a_parked_block_whose_parent_was_stored_again_waits_for_it() -> None:
-    index = _index()
+    index = index_of()
     index.apply(TARGET, batch(_root([1, 2, 3], "abc"), Removed((1,)), _root([1], "a")), 0.0)
-    _claim(index, "A")
+    claim(index, "A")
     assert _match(index, "abc") == 3
 
 
 def test_a_parked_block_never_goes_to_another_namespace() -> None:
     """Its parent's hash means another's block by the time its salt is claimed: such an engine is not believed at all."""
     for other in ("B", "unclaimed"):
-        index = _index("B")
+        index = index_of("B")
         index.apply(TARGET, batch(_root([1, 2], "ab"), Removed((1,)), _root([1], "a", other)), 0.0)
-        _claim(index, "A")
-        _claim(index, "unclaimed")
+        claim(index, "A")
+        claim(index, "unclaimed")
         assert index.unusable(TARGET) == "hash_conflict"
         assert [_match(index, "ab", name) for name in ("A", "B", "unclaimed")] == [0, 0, 0]
 
 
 def test_a_parked_block_whose_parent_is_gone_is_dropped() -> None:
-    index = _index("B")
+    index = index_of("B")
     index.apply(TARGET, batch(_root([1, 2], "ab"), Removed((1,))), 0.0)
-    _claim(index, "A")
+    claim(index, "A")
     assert index.counters["parked_dropped"] == 1
     index.apply(TARGET, batch(_root([1], "a", "B")), 0.0)
     assert (_match(index, "ab", "A"), _match(index, "ab", "B")) == (0, 1)
 
 
 def test_parked_blocks_in_a_circle_are_dropped() -> None:
-    index = _index()
+    index = index_of()
     index.apply(TARGET, batch(_root([1, 2], "ab"), Removed((1,)), stored([1], "c", parent=2), _root([5, 6], "xy")), 0.0)
-    _claim(index, "A")
+    claim(index, "A")
     for _ in range(3):
         index.advance()
     assert index.sizes()[TARGET].parked == 0
@@ -499,10 +487,10 @@ def test_parked_blocks_in_a_circle_are_dropped() -> None:
 
 def test_claims_are_credited_in_slices_and_what_comes_meanwhile_waits_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_index, "UNPARK_SLICE", 2)
-    index = _index()
+    index = index_of()
     index.apply(TARGET, batch(_root([1, 2, 3, 4, 5, 6], "abcdef")), 0.0)
     monkeypatch.setattr(EventIndex.advance, "__defaults__", (2,))
-    _claim(index, "A")
+    claim(index, "A")
     assert _match(index, "abcdefg") == 2
     index.apply(TARGET, batch(stored([7], "g", parent=6), _root([1, 2, 3], "abc")), 0.0)
     assert index.unusable(TARGET) is None
@@ -519,12 +507,12 @@ def test_a_salt_belongs_to_its_first_claim_and_a_namespace_has_one_salt() -> Non
     index.claim(salt("B"), ns_key=ns_key("A"), owner=b"A", seed=seed("A"))
     assert index.counters["claim_conflicts"] == 2
     assert index.match(ns_key("B"), chain("A", "a"), TARGET, 0.0).blocks == 0
-    _claim(index, "A")
+    claim(index, "A")
     assert (_match(index, "a"), index.counters["claims"]) == (1, 1)
 
 
 def test_a_dropped_claim_takes_its_blocks_along() -> None:
-    index = _index("A", "B")
+    index = index_of("A", "B")
     index.apply(TARGET, batch(_root([1, 2], "ab"), _root([3], "a", "B")), 0.0)
     index.disclaim(salt("A"))
     index.disclaim(salt("nobody"))
@@ -536,7 +524,7 @@ def test_a_dropped_claim_takes_its_blocks_along() -> None:
 
 def test_an_owner_that_is_gone_takes_all_its_namespaces_along() -> None:
     """And nobody else's; what its engines still say of its salts waits for somebody who claims them."""
-    index = _index("A", "B")
+    index = index_of("A", "B")
     index.claim(salt("C"), ns_key=ns_key("C"), owner=b"A", seed=seed("C"))
     index.apply(TARGET, batch(_root([1, 2], "ab"), _root([3], "a", "B"), _root([4], "a", "C")), 0.0)
     assert (_match(index, "ab"), _match(index, "a", "B"), _match(index, "a", "C")) == (2, 1, 1)
@@ -548,7 +536,7 @@ def test_an_owner_that_is_gone_takes_all_its_namespaces_along() -> None:
 
 def test_an_owner_has_so_many_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_index, "MAX_CLAIMS", 2)
-    index = _index()
+    index = index_of()
     for name in ("A", "B", "A", "C"):  # A is used again before C comes: B goes
         index.claim(salt(name), ns_key=ns_key(name), owner=b"o", seed=seed(name))
     index.apply(TARGET, batch(*[_root([number], "a", name) for number, name in enumerate("ABC")]), 0.0)
@@ -574,7 +562,7 @@ def test_an_owner_has_so_many_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_one_hash_for_two_blocks_fails_closed(events: list[Event]) -> None:
     """An engine that leaves the salt out of its hashes, or names an adapter's blocks like a salt's: what continues them could be anybody's."""
-    index = _index("A", "B")
+    index = index_of("A", "B")
     assert index.apply(TARGET, batch(*events), 0.0).unusable == "hash_conflict"
     index.apply(TARGET, batch(stored([9], "z", parent=1)), 0.0)
     assert [_match(index, word, name) for word in ("a", "ab", "az") for name in "AB"] == [0] * 6
@@ -583,9 +571,9 @@ def test_one_hash_for_two_blocks_fails_closed(events: list[Event]) -> None:
 
 def test_a_claim_that_brings_a_conflict_to_light_fails_closed() -> None:
     """Two hashes said to be one prompt's first block: no such engine, and no crash."""
-    index = _index("B")
+    index = index_of("B")
     index.apply(TARGET, batch(_root([1], "a"), _root([2], "a")), 0.0)
-    _claim(index, "A")
+    claim(index, "A")
     assert index.counters["hash_twins"] == 1
     assert _match(index, "a") <= 1
 
@@ -594,7 +582,7 @@ def test_a_claim_that_brings_a_conflict_to_light_fails_closed() -> None:
 def test_an_event_whose_blocks_each_find_twins_is_stored_twice_at_most(twins: bool, times: int) -> None:
     """After each block two orphans with the same tokens wait. Once for every pair the whole event was stored anew, a megabyte of tokens each time."""
     word = "abcdefghijklmnop"
-    index = _index("A")
+    index = index_of("A")
     for place in range(1, len(word) + 1):
         index.apply(TARGET, batch(stored([100 + place], "y", parent=place), stored([200 + place], "y" if twins else "z", parent=place)), 0.0)
     index.apply(TARGET, batch(_root(list(range(1, len(word) + 1)), word)), 0.0)
@@ -604,7 +592,7 @@ def test_an_event_whose_blocks_each_find_twins_is_stored_twice_at_most(twins: bo
 
 
 def test_what_waits_with_a_twin_is_adopted_when_the_event_is_stored_again() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(*[stored([hash_], letter, parent=1) for hash_, letter in ((7, "b"), (8, "b"), (9, "c"))]), 0.0)
     index.apply(TARGET, batch(_root([1], "a")), 0.0)
     assert (index.counters["hash_twins"], _match(index, "ac"), index.sizes()[TARGET].orphans) == (1, 2, 0)
@@ -627,7 +615,7 @@ def test_batches_of_other_generations_and_of_targets_that_are_not_there_are_refu
 
 
 def test_clearing_forgets_all_that_a_target_holds_and_how_it_was_counted_stays() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.use_set_semantics(TARGET)
     index.apply(TARGET, batch(_root([1], "a"), _root([2], "b", "P"), stored([4], "c", parent=3), stored([5], "d")), 0.0)
     index.clear(TARGET)
@@ -640,7 +628,7 @@ def test_clearing_forgets_all_that_a_target_holds_and_how_it_was_counted_stays()
 
 def test_what_was_forgotten_is_taken_apart_in_slices_and_counts_until_then() -> None:
     """A million blocks at once would hold up every request of the router for half a second."""
-    index = _index("A", sweep_slice=2)
+    index = index_of("A", sweep_slice=2)
     index.apply(TARGET, batch(_root([1, 2, 3, 4], "abcd"), _root([5], "x"), _root([6], "y", "P"), stored([7], "c", parent=99)), 0.0)
     whole = index.size_bytes
     index.clear(TARGET)
@@ -658,7 +646,7 @@ def test_what_was_forgotten_is_taken_apart_in_slices_and_counts_until_then() -> 
 
 def test_a_dropped_namespace_is_taken_apart_in_slices_and_counts_until_then() -> None:
     """A million blocks of one salt at once would hold up every request for a fifth of a second."""
-    index = _index("A", "B", sweep_slice=3)
+    index = index_of("A", "B", sweep_slice=3)
     index.apply(TARGET, batch(_root([1, 2, 3, 4], "abcd"), _root([5], "a", "B")), 0.0)
     whole = index.size_bytes
     index.disclaim(salt("A"))
@@ -673,7 +661,7 @@ def test_a_dropped_namespace_is_taken_apart_in_slices_and_counts_until_then() ->
 
 def test_what_a_dropped_namespace_held_is_unknown_at_once_although_nobody_swept_it() -> None:
     """Its hashes are neither parents, nor copies, nor in conflict with what others store under them."""
-    index = _index("A", "B", sweep_slice=0)
+    index = index_of("A", "B", sweep_slice=0)
     index.apply(TARGET, batch(_root([1, 2, 3, 4, 5], "abcde")), 0.0)
     index.disclaim(salt("A"))
     contents = index._contents
@@ -688,10 +676,10 @@ def test_what_a_dropped_namespace_held_is_unknown_at_once_although_nobody_swept_
 
 
 def test_what_comes_again_after_its_namespace_was_dropped_stays_when_the_old_is_swept() -> None:
-    index = _index("A", sweep_slice=0)
+    index = index_of("A", sweep_slice=0)
     index.apply(TARGET, batch(_root([1, 2, 3], "abc")), 0.0)
     index.disclaim(salt("A"))
-    _claim(index, "A")
+    claim(index, "A")
     assert _match(index, "abc") == 0
     contents = index._contents
     contents.store(contents.tables[TARGET], _root([1, 2], "ab"))
@@ -703,7 +691,7 @@ def test_what_comes_again_after_its_namespace_was_dropped_stays_when_the_old_is_
 
 
 def test_an_engine_that_is_cleared_while_a_dropped_namespace_waits_leaves_nothing() -> None:
-    index = _index("A", "B", sweep_slice=0)
+    index = index_of("A", "B", sweep_slice=0)
     index.apply(TARGET, batch(_root([1, 2, 3], "abc"), _root([4], "a", "B")), 0.0)
     index.disclaim(salt("A"))
     index.clear(TARGET)
@@ -713,7 +701,7 @@ def test_an_engine_that_is_cleared_while_a_dropped_namespace_waits_leaves_nothin
 
 
 def test_what_was_forgotten_and_what_is_new_never_take_more_than_the_bound() -> None:
-    index = _index("A", budget_bytes=_room(12), sweep_slice=0)
+    index = index_of("A", budget_bytes=_room(12), sweep_slice=0)
     for number in range(12):
         index.apply(TARGET, batch(_root([number], chr(ord("a") + number))), 0.0)
     for _ in range(3):
@@ -726,7 +714,7 @@ def test_what_was_forgotten_and_what_is_new_never_take_more_than_the_bound() -> 
 
 def test_a_full_owner_evicts_what_it_holds_and_not_what_was_forgotten() -> None:
     """Leaves of a cleared engine that nobody swept stand first among the least recently used."""
-    index = _index("A", budget_bytes=_room(4))
+    index = index_of("A", budget_bytes=_room(4))
     index.apply(TARGET, batch(_root([1], "a"), _root([2], "b")), 0.0)
     index.clear(TARGET)
     contents = index._contents
@@ -740,7 +728,7 @@ def test_a_full_owner_evicts_what_it_holds_and_not_what_was_forgotten() -> None:
 
 
 def test_unknown_events_and_fields_are_counted() -> None:
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, Batch(0.0, (Unknown("BlockMoved"), Unknown("x")), 0, unknown_fields=3), 0.0)
     assert (index.counters["unknown_events"], index.counters["unknown_fields"]) == (2, 3)
 
@@ -749,7 +737,7 @@ def test_unknown_events_and_fields_are_counted() -> None:
 
 
 def test_least_recently_used_leaves_go_first_and_leave_no_holes() -> None:
-    index = _index("A", budget_bytes=_room(6))
+    index = index_of("A", budget_bytes=_room(6))
     index.apply(TARGET, batch(_root([1, 2, 3], "abc"), _root([4, 5, 6], "xyz")), 0.0)
     assert _match(index, "abc") == 3  # used again
     assert index.apply(TARGET, batch(_root([7, 8], "mn")), 0.0).evicted == 2
@@ -759,7 +747,7 @@ def test_least_recently_used_leaves_go_first_and_leave_no_holes() -> None:
 
 def test_each_pays_down_to_its_share_and_no_further() -> None:
     """Both come over it in one batch: whoever is asked first does not pay for both."""
-    index = _index("A", "B", budget_bytes=_room(6, 2))
+    index = index_of("A", "B", budget_bytes=_room(6, 2))
     index.apply(TARGET, batch(_root([1, 2, 3, 4, 5, 6], "abcdef"), _root([7, 8, 9, 10, 11], "abcde", "B")), 0.0)
     assert (_match(index, "abcdef", "A"), _match(index, "abcdef", "B")) == (3, 3)
 
@@ -767,12 +755,12 @@ def test_each_pays_down_to_its_share_and_no_further() -> None:
 def test_a_namespace_in_a_group_takes_as_much_as_some_blocks() -> None:
     """A block of each of many namespaces takes three times what a block of one takes; else the bound would be passed by as much."""
     names = "ABCDEFGH"
-    index = _index(*names, budget_bytes=_room(4, 4))
+    index = index_of(*names, budget_bytes=_room(4, 4))
     for number, name in enumerate(names):
         index.apply(TARGET, batch(_root([number], "a", name)), 0.0)
         assert index.size_bytes <= _room(4, 4)
     assert sum(_match(index, "a", name) for name in names) == 4
-    one = _index("A", budget_bytes=_room(4, 4))
+    one = index_of("A", budget_bytes=_room(4, 4))
     one.apply(TARGET, batch(_root(list(range(20)), "abcdefghijklmnopqrst")), 0.0)
     assert _match(one, "abcdefghijklmnopqrst") == 4 + 3 * SEGMENT_BLOCKS
 
@@ -806,11 +794,11 @@ def test_whoever_spreads_blocks_over_namespaces_pays_for_that() -> None:
 
 def test_parked_blocks_are_bounded_and_the_largest_salt_pays() -> None:
     size = WAITING_BYTES + 8 + SALT_BYTES
-    index = _index(parked_bytes=11 * size - SALT_BYTES)
+    index = index_of(parked_bytes=11 * size - SALT_BYTES)
     index.apply(TARGET, batch(_root([1, 2], "ab"), *[_root([100 + number], chr(97 + number), "B") for number in range(20)]), 0.0)
     assert index.counters["parked_dropped"] == 12
-    _claim(index, "A")
-    _claim(index, "B")
+    claim(index, "A")
+    claim(index, "B")
     assert _match(index, "ab") == 2
     assert [_match(index, letter, "B") for letter in "ahi"] == [1, 1, 0]
 
@@ -819,7 +807,7 @@ def test_salts_that_are_parked_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(event_contents, "MAX_PARKED_SALTS", 2)
     index = _holding(*[_root([number], "a", name) for number, name in enumerate("PQR")])
     assert (index.sizes()[TARGET].parked, index.counters["ignored_crowded"]) == (2, 1)
-    _claim(index, "R")
+    claim(index, "R")
     index.apply(TARGET, batch(_root([2], "a", "R")), 0.0)
     assert _match(index, "a", "R") == 1
 
@@ -829,7 +817,7 @@ OTHER = ("http://other:8000", 0)
 
 def _index_of_two(*names: str, **bounds: int) -> EventIndex:
     """A true engine, and another with two ranks whose owner lies."""
-    index = _index(*names, **bounds)
+    index = index_of(*names, **bounds)
     for rank in (0, 1):
         index.set_generation((OTHER[0], rank), 1, 0.0)
     return index
@@ -841,7 +829,7 @@ def test_an_engine_with_many_salts_crowds_out_only_itself(monkeypatch: pytest.Mo
     index.apply(OTHER, batch(*[_root([number], "a", name) for number, name in enumerate("PQR")]), 0.0)
     assert index.counters["ignored_crowded"] == 1
     index.apply(TARGET, batch(_root([1], "a")), 0.0)
-    _claim(index, "A")
+    claim(index, "A")
     assert _match(index, "a") == 1
 
 
@@ -851,7 +839,7 @@ def test_parked_blocks_of_small_salts_push_out_no_other_engines() -> None:
     for number in range(100):
         index.apply((OTHER[0], number % 2), batch(_root([number], "a", f"f{number}")), 0.0)
     assert index.counters["parked_dropped"] > 0
-    _claim(index, "A")
+    claim(index, "A")
     assert _match(index, "abcde") == 5
 
 
@@ -881,7 +869,7 @@ def test_names_as_long_as_messages_are_not_kept(more: dict[str, object]) -> None
 
 
 def test_orphans_are_bounded_and_the_oldest_go() -> None:
-    index = _index("A", orphan_bytes=5 * (WAITING_BYTES + 8))
+    index = index_of("A", orphan_bytes=5 * (WAITING_BYTES + 8))
     index.set_generation((URL, 1), 1, 0.0)
     index.apply((URL, 1), batch(stored([1], "a", parent=0)), 0.0)
     index.apply(TARGET, batch(*[stored([number], "b", parent=number + 100) for number in range(10)]), 0.0)
@@ -906,7 +894,7 @@ class Compared(int):
 @pytest.mark.parametrize("first", [1, -1], ids=["oldest first", "newest first"])
 def test_of_very_many_orphans_of_one_parent_any_goes_as_quickly(first: int) -> None:
     """One removal among 160,000 would cost milliseconds otherwise, and one event holds 65,536 of them."""
-    index = _index("A")
+    index = index_of("A")
     hashes = [Compared(number + 10) for number in range(500)]
     index.apply(TARGET, batch(*[stored([each], "b", parent=5) for each in hashes]), 0.0)
     assert index.sizes()[TARGET].orphans == 500
@@ -924,7 +912,7 @@ def test_of_very_many_orphans_of_one_parent_any_goes_as_quickly(first: int) -> N
 @pytest.mark.parametrize("gone", [(), (0,), (7,), (0, 7), (0, 7, 8)])
 def test_orphans_of_one_parent_are_adopted_but_those_that_went_before(gone: tuple[int, ...]) -> None:
     """Zero is a hash as any other."""
-    index = _index("A")
+    index = index_of("A")
     index.apply(TARGET, batch(*[stored([each], word, parent=5) for each, word in zip((0, 7, 8), "bcd", strict=True)]), 0.0)
     index.apply(TARGET, batch(Removed(gone), _root([5], "z")), 0.0)
     assert [_match(index, f"z{word}") for word in "bcd"] == [1 if each in gone else 2 for each in (0, 7, 8)]
@@ -933,6 +921,6 @@ def test_orphans_of_one_parent_are_adopted_but_those_that_went_before(gone: tupl
 
 
 def test_passed_over_blocks_are_bounded() -> None:
-    index = _index("A", ignored_bytes=4 * IGNORED_BYTES)
+    index = index_of("A", ignored_bytes=4 * IGNORED_BYTES)
     index.apply(TARGET, batch(*[stored([number], "b") for number in range(10)]), 0.0)
     assert (index.sizes()[TARGET].ignored, index.counters["ignored_dropped"]) == (4, 6)

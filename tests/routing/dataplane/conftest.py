@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.events import FakeSource, running_source
 from tests.fakes.rig import Rig, standard_rig
 
 MakeRig = Callable[..., Awaitable[Rig]]
@@ -33,3 +34,10 @@ async def make_rig(tmp_path: Path) -> AsyncIterator[MakeRig]:
 async def rig(make_rig: MakeRig) -> Rig:
     """The standard rig: no Valkey, snapshots delivered directly, health checks only when asked for."""
     return await make_rig()
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[FakeSource]:
+    """Where an engine publishes its KV events."""
+    async with running_source() as one:
+        yield one

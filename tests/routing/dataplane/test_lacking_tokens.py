@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -10,19 +9,13 @@ import pytest
 
 from routing.core.snapshot import TenantSnapshot
 from tests.fakes.artifacts import RANGE, TEMPLATE, TOKENIZER, digest, naming
-from tests.fakes.events import FakeSource, running_source
+from tests.fakes.events import FakeSource
 from tests.fakes.replica import Script
 from tests.fakes.rig import Rig, bumped, until
 from tests.routing.dataplane.conftest import MakeRig
 from tests.routing.dataplane.feeds import test_kv as kv
 
 OTHER = Script(body={"tokens": [1], "count": 1})  # another tokenizer's, whatever was asked
-
-
-@pytest.fixture
-async def source() -> AsyncIterator[FakeSource]:
-    async with running_source() as one:
-        yield one
 
 
 @pytest.fixture

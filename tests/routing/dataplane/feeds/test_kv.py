@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -86,12 +85,6 @@ async def asked(rig: Rig, body: dict[str, Any], *, key: str = KEY_A) -> dict[str
     await until(lambda: len(rig.records()) > before)
     record = rig.records()[-1]
     return {"chosen": record.replica_name, **{one.replica_name: one for one in record.candidates}}
-
-
-@pytest.fixture
-async def source() -> AsyncIterator[FakeSource]:
-    async with running_source() as one:
-        yield one
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from routing.dataplane.feeds import kv_sockets
 from tests.fakes.events import CLEARED, FakeSource, removed, running_source, stored
 from tests.fakes.rig import Rig, until
 from tests.routing.dataplane.conftest import MakeRig
-from tests.routing.dataplane.feeds.test_kv import BLOCK, FAST, asked, becomes, chain, check, counted, exact, held, prompt, rig, source, speak
+from tests.routing.dataplane.feeds.test_kv import BLOCK, FAST, asked, becomes, chain, check, counted, exact, held, prompt, rig, speak
 from tests.routing.dataplane.feeds.test_kv import tokens as tokens_of
 
-__all__ = ["rig", "source"]
+__all__ = ["rig"]
 MIB = 1024 * 1024
 READ_BYTES = 300 * 1024  # what the loop reads in one go comes in before anybody can refuse it
 

@@ -15,14 +15,8 @@ from routing.core import zmtp
 from routing.dataplane.feeds import kv_sockets
 from routing.dataplane.feeds.kv_pump import Pump
 from routing.dataplane.feeds.kv_sockets import EventSockets, Message
-from tests.fakes.events import FakeSource, running_source
+from tests.fakes.events import FakeSource
 from tests.fakes.rig import until
-
-
-@pytest.fixture
-async def source() -> AsyncIterator[FakeSource]:
-    async with running_source() as one:
-        yield one
 
 
 class Reader:

@@ -15,21 +15,24 @@ from tests.routing.dataplane.conftest import MakeRig
 from tests.routing.dataplane.feeds import test_kv as kv
 from tests.routing.dataplane.feeds.test_kv import BLOCK, FAST, asked, chain, exact, forget_fresh, held, prompt, tokens
 
-__all__ = ("source",)
-source = kv.source
-
 
 @pytest.fixture
 async def rig(make_rig: MakeRig) -> Rig:
     return await make_rig(**FAST)
 
 
-async def test_beyond_the_longest_chain_of_a_prompt_history_decides(rig: Rig, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def nine_are_held(rig: Rig, source: FakeSource) -> str:
+    """A prompt of 20 blocks was asked, and long ago, of which the engine says that it holds 9; returns its namespace's salt."""
     salt = await exact(rig, source)
     await asked(rig, prompt(20))
     source.say(chain(9, salt))
     await until(lambda: held(rig, rig.a) == 9)
     await forget_fresh(rig)
+    return salt
+
+
+async def test_beyond_the_longest_chain_of_a_prompt_history_decides(rig: Rig, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    await nine_are_held(rig, source)
     seen = (await asked(rig, prompt(20)))["A"]
     assert (seen.matched_tokens, seen.evidence) == (9 * BLOCK, "event")  # the engine would have told of more
     monkeypatch.setattr(choose, "MAX_DIGESTS", 9)
@@ -65,11 +68,7 @@ async def test_of_a_namespace_that_was_forgotten_and_comes_back_history_decides(
 ) -> None:
     """A tenant with more namespaces than the index takes of one: the engine still holds the prompt, and its events for it were long ago."""
     monkeypatch.setattr(event_index, "MAX_CLAIMS", 2)
-    salt = await exact(rig, source)
-    await asked(rig, prompt(20))
-    source.say(chain(9, salt))
-    await until(lambda: held(rig, rig.a) == 9)
-    await forget_fresh(rig)
+    salt = await nine_are_held(rig, source)
     seen = (await asked(rig, prompt(20)))["A"]
     assert (seen.matched_tokens, seen.evidence, seen.residency) == (9 * BLOCK, "event", "exact")
     for number in range(2):

@@ -10,11 +10,8 @@ import pytest
 from tests.fakes.events import FakeSource
 from tests.fakes.rig import Rig, until
 from tests.routing.dataplane.conftest import MakeRig
-from tests.routing.dataplane.feeds import test_kv as kv
 from tests.routing.dataplane.feeds.test_kv import BLOCK, FAST, asked, becomes, chain, counted, exact, forget_fresh, held, prompt, standing
 
-__all__ = ("source",)
-source = kv.source
 WINDOW: dict[str, Any] = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2 * BLOCK + 1}
 
 
