@@ -12,6 +12,7 @@ from django.core.management import call_command
 from routing.outbound.addresses import MALFORMED, UrlRefused, base_url, check_url
 from routing.services import replicas
 from routing.services.declarations import addresses
+from tests.routing.management.applying import complaints
 
 pytestmark = pytest.mark.django_db
 
@@ -20,12 +21,7 @@ def _apply(file: Path, *replicas_of: tuple[str, str]) -> list[str]:
     """Declare one tenant with one replica for each pair of slug and address; the lines on standard error."""
     tenants = (f'  - {{slug: {slug}, pools: [{{name: p, replicas: [{{name: a, url: "{url}"}}]}}]}}\n' for slug, url in replicas_of)
     file.write_text("tenants:\n" + "".join(tenants))
-    err = StringIO()
-    try:
-        call_command("apply", "-f", str(file), stdout=StringIO(), stderr=err)
-    except SystemExit:
-        return err.getvalue().replace(str(file), file.name).splitlines()
-    return []
+    return complaints(file)
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.5:8000", "http://169.254.169.254", "http://metadata.google.internal"])

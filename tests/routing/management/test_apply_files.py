@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from django.core.management import call_command
 
 from tests.fakes.artifacts import SMALL
+from tests.routing.management.applying import complaints
 
 pytestmark = pytest.mark.django_db
 NOT_HELD = "5" * 64
@@ -21,12 +20,7 @@ def _apply(folder: Path, *models: str) -> list[str]:
     declared = "".join(f"      - {{name: {name}, revision: r1, tokenizer: {model}}}\n" for name, model in zip(names, models, strict=True))
     served = "".join(f"      - {{name: e-{name}, model: {name}, pool: p}}\n" for name in names)
     file.write_text(f"tenants:\n  - slug: acme\n    pools: [{{name: p}}]\n    models:\n{declared}    endpoints:\n{served}")
-    err = StringIO()
-    try:
-        call_command("apply", "-f", str(file), stdout=StringIO(), stderr=err)
-    except SystemExit:
-        return err.getvalue().replace(str(file), file.name).splitlines()
-    return []
+    return complaints(file)
 
 
 @pytest.fixture
