@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hashlib import sha256
 
 from routing.core.blocks import DIGEST_BYTES
-from routing.core.event_holdings import Holdings
+from routing.core.event_hashed import Hashed
 from routing.core.event_tables import FULL_KINDS, WINDOW_KINDS, Block, Group, Ignored, Name, Segment, Table, Waiting, more, plain_blocks, tier_of
 from routing.core.kv_events import MAX_NAME_CHARACTERS, NO_HASHES, SALT_PREFIX, Hash, Stored, split_keys
 
@@ -53,7 +53,7 @@ class Place:
         self.ignored = ignored
 
 
-class Contents(Holdings):
+class Contents(Hashed):
     """The holdings, and how stores and claims add to them."""
 
     # -- stores -------------------------------------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Contents(Holdings):
         if group is None:
             return
         if event.sparse or group.by_hash:
-            self._store_by_hash(table, group, event)
+            self.store_by_hash(table, group, event)
             return
         if group.window_blocks is not None and event.parent is None and not event.continued and all(map(group.holds, hashes[-group.window_blocks :])):
             return  # a report of reuse, most likely: it names what the window lost as well
@@ -102,39 +102,6 @@ class Contents(Holdings):
             self.drop_segment(twin.segment)
             return False
         return True
-
-    def _store_by_hash(self, table: Table, group: Group, event: Stored) -> None:
-        """Blocks of a windowed group that keeps some of a prompt alone, as vLLM's do: what a hit needs, which is little of a long prompt. Its events
-        name them without saying which they are, and the first, with the salt, is mostly left out. They are found by their hashes, through the blocks
-        of full attention (:mod:`routing.core.event_windows`): so nothing is known of them without such a group, whose events come with these.
-        """
-        if group.window_blocks is None or (group.by_hash and not group.goes_on and not _names(table, group)):
-            self.give_up(table, "unknown_spec_kind")
-            return
-        if not group.goes_on:
-            group.by_hash, group.maybe_report = True, event.parent is None and not event.sparse
-        group.goes_on = bool(event.continued)
-        hashes, counting = event.hashes, table.counting
-        if group.maybe_report:
-            # In full report mode vLLM names all blocks that a hit goes over, and of a window the last alone are sure to be there.
-            hashes = () if event.continued else hashes[-group.window_blocks :]
-            counting = counting and not all(group.holds(hash_) for hash_ in hashes)
-        for hash_ in hashes:
-            known = self.known(group, hash_)
-            if known is not None:
-                self.counters["copies"] += self._again(known, 0, counting=counting)
-            elif hash_ in group.hashed:
-                group.hashed[hash_] = more(group.hashed[hash_], 0, counting=counting)
-                self.counters["copies"] += counting
-            else:
-                self._keep_hash(group, hash_, 1)
-
-    def _keep_hash(self, group: Group, hash_: Hash, copies: int) -> None:
-        group.hashed[hash_] = copies
-        self.ignored += 1  # of the same bound: it takes as much
-        if group.ignored.pop(hash_, None) is not None:
-            self.ignored -= 1
-        self.counters["stored"] += 1
 
     def _group(self, table: Table, event: Stored) -> Group | None:
         group = table.groups.get(event.group)
@@ -236,7 +203,7 @@ class Contents(Holdings):
         if isinstance(known, Block):
             if known.parent != parent or known.segment != segment.number:
                 raise Conflict
-            self.counters["copies"] += self._again(known, tier, counting=counting)
+            self.counters["copies"] += self.again(known, tier, counting=counting)
             return known.digest
         if known is not None:
             if not known.salt:
@@ -267,7 +234,7 @@ class Contents(Holdings):
         lanes = 0
         if known is not None:
             if place.orphan or (isinstance(known, Waiting) and known.salt == place.salt and known.parent == parent):
-                self._again(known, tier, counting=counting)
+                self.again(known, tier, counting=counting)
                 return
             if isinstance(known, Block) or known.salt:
                 raise Conflict
@@ -323,16 +290,7 @@ class Contents(Holdings):
             if known is None:
                 self.counters["without_tokens_unknown"] += 1
                 continue
-            self._again(known, tier, counting=False)
-
-    def _again(self, known: Block | Waiting, tier: int, *, counting: bool) -> bool:
-        """A known block was stored in a tier; whether that is a copy more."""
-        copies = more(known.copies, tier, counting=counting)
-        if isinstance(known, Block) and not known.copies & 255 and copies & 255:
-            self.segments[known.segment].lower -= 1
-        changed = copies != known.copies
-        known.copies = copies
-        return changed
+            self.again(known, tier, counting=False)
 
     # -- waiting blocks -----------------------------------------------------------------------------------------------------------------------------
 
@@ -388,7 +346,7 @@ class Contents(Holdings):
             return False
         lanes = self.leave_parked(group, waiting)
         if group.by_hash:
-            self._keep_hash(group, hash_, max(1, lanes & 255))
+            self.keep_hash(group, hash_, max(1, lanes & 255))
             return True
         try:
             place = self._place_unparked(group, name, waiting, parent)
@@ -418,11 +376,6 @@ class Contents(Holdings):
         if parent is not None or reason == "foreign":
             raise Conflict
         return None if reason is None else Place(ignored=reason)
-
-
-def _names(table: Table, group: Group) -> bool:
-    """Whether blocks of full attention end wherever this group's do."""
-    return any(other.window_blocks is None and group.block_tokens % other.block_tokens == 0 for other in table.groups.values())
 
 
 def _holds(known: Block | Waiting | None) -> bool:
